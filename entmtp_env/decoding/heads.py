@@ -1,0 +1,183 @@
+"""Draft heads: Medusa, Hydra, and Hydra with a prefix layer, over a frozen base model.
+
+A head of depth d predicts the token d places behind the root. Medusa heads (arXiv 2401.10774) see the
+last hidden state only; Hydra heads (arXiv 2402.05109) also see the embeddings of the root and of the
+tokens drafted before; the prefix layer of Hydra++ refines the hidden states by one decoder layer first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from entmtp_env.decoding.backbone import Backbone
+from entmtp_env.decoding.linear import PackedLinear, pack_linears
+from entmtp_env.decoding.prefix_layer import PrefixLayer
+
+HeadArch = Literal["medusa", "hydra", "hydra-prefix"]
+
+
+@dataclass(frozen=True)
+class HeadsConfig:
+    """Architecture of a set of draft heads.
+
+    Attributes:
+        arch: ``"medusa"``, ``"hydra"`` or ``"hydra-prefix"``.
+        depth: Number of heads, hence the deepest tree they can draft.
+        hidden_size: Width of the base model.
+        num_layers: Residual blocks per head; the first reduces a Hydra head's input to ``hidden_size``.
+        draft_vocab_size: Number of tokens that can be drafted.
+        num_heads: Query heads of the prefix layer.
+        num_kv_heads: Key-value heads of the prefix layer.
+        head_dim: Width of a head of the prefix layer.
+        intermediate_size: Width of the prefix layer's MLP.
+        rms_norm_eps: Epsilon of all norms.
+    """
+
+    arch: HeadArch
+    depth: int
+    hidden_size: int
+    num_layers: int
+    draft_vocab_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+
+    def __post_init__(self) -> None:
+        """Check the values a file or a command line may bring."""
+        if self.arch not in get_args(HeadArch):
+            raise ValueError(
+                f"head architecture {self.arch!r} is unknown; expected one of {get_args(HeadArch)}"
+            )
+        if self.depth < 1 or self.num_layers < 1 or self.draft_vocab_size < 1:
+            raise ValueError("depth, num_layers and draft_vocab_size must be at least 1")
+
+    @classmethod
+    def for_backbone(
+        cls, backbone: Backbone, arch: HeadArch, draft_vocab_size: int, depth: int = 4, num_layers: int = 2
+    ) -> HeadsConfig:
+        """The configuration that fits ``backbone``: the prefix layer is shaped like one of its layers."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        shared = {k: v for k, v in dataclasses.asdict(backbone.config).items() if k in names - {"num_layers"}}
+        return cls(arch=arch, depth=depth, num_layers=num_layers, draft_vocab_size=draft_vocab_size, **shared)
+
+
+class ResidualBlock(nn.Module):
+    """``y = res(x) + SiLU(linear(x))``; ``res`` is the identity where the width does not change."""
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width_in, width_out)
+        self.res = nn.Identity() if width_in == width_out else nn.Linear(width_in, width_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(..., width_in)`` to ``(..., width_out)``."""
+        return self.res(x) + F.silu(self.linear(x))
+
+
+class DraftHeads(nn.Module):
+    """The heads of one base model; the LM head is tied to the base's rows of the draft vocabulary.
+
+    Args:
+        config: Architecture.
+        vocab_ids: The base's token ids that can be drafted, shape ``(draft_vocab_size,)``, distinct.
+
+    Raises:
+        ValueError: When ``vocab_ids`` has another length or repeats an id.
+    """
+
+    vocab_ids: Tensor
+
+    def __init__(self, config: HeadsConfig, vocab_ids: Tensor) -> None:
+        super().__init__()
+        if vocab_ids.shape != (config.draft_vocab_size,) or vocab_ids.unique().numel() != vocab_ids.numel():
+            raise ValueError(
+                f"vocab_ids must be {config.draft_vocab_size} distinct ids, got {tuple(vocab_ids.shape)}"
+            )
+        self.config = config
+        self.register_buffer("vocab_ids", vocab_ids.to(torch.int64), persistent=True)
+        width = config.hidden_size
+        self.prefix = PrefixLayer(config) if config.arch == "hydra-prefix" else None
+        self.mlps = nn.ModuleList(
+            nn.Sequential(
+                ResidualBlock(self.inputs(depth) * width, width),
+                *(ResidualBlock(width, width) for _ in range(config.num_layers - 1)),
+            )
+            for depth in range(1, config.depth + 1)
+        )
+        self.norms = nn.ModuleList(nn.RMSNorm(width, config.rms_norm_eps) for _ in range(config.depth))
+        self._embedding: Tensor | None = None
+        self._lm_head: PackedLinear | None = None
+
+    @property
+    def sequential(self) -> bool:
+        """Whether a head sees the tokens drafted before it (Hydra) or not (Medusa)."""
+        return self.config.arch != "medusa"
+
+    def inputs(self, depth: int) -> int:
+        """How many vectors of ``hidden_size`` head ``depth`` (1, 2, ...) reads."""
+        return depth + 1 if self.sequential else 1
+
+    def attach(self, backbone: Backbone) -> None:
+        """Tie the heads to the embeddings and LM head of ``backbone``, on its device and in its dtype.
+
+        Raises:
+            ValueError: When the heads were made for a model of other shapes.
+        """
+        c = backbone.config
+        if self.config.hidden_size != c.hidden_size or int(self.vocab_ids.max()) >= c.vocab_size:
+            raise ValueError(
+                f"these draft heads are for hidden size {self.config.hidden_size} and token ids up to "
+                f"{int(self.vocab_ids.max())}; the base model has {c.hidden_size} and {c.vocab_size} tokens. "
+                "Use the heads trained for this model (python -m train heads)"
+            )
+        self.to(backbone.device, backbone.dtype)
+        self._embedding = scaled_embedding(backbone)
+        self._lm_head = PackedLinear(backbone.lm_head_weight[self.vocab_ids])
+        if self.prefix is not None:
+            self.prefix.attach(backbone)
+
+    def pack(self) -> None:
+        """Lay the weights out for inference; the heads cannot be trained or saved afterwards."""
+        self.requires_grad_(False).eval()
+        pack_linears(self)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Head inputs ``(..., hidden_size)`` of base token ids of any shape."""
+        assert self._embedding is not None, "attach the heads to a backbone first"
+        return self._embedding[tokens]
+
+    def output(self, depth: int, inputs: Tensor) -> Tensor:
+        """What head ``depth`` gives to the LM head.
+
+        Args:
+            depth: 1, 2, ..., as many as there are heads.
+            inputs: Prefix state followed by the embeddings of the root and of the path so far,
+                concatenated: shape ``(..., inputs(depth) * hidden_size)``.
+
+        Returns:
+            Shape ``(..., hidden_size)``.
+        """
+        return self.norms[depth - 1](self.mlps[depth - 1](inputs))
+
+    def logits(self, depth: int, inputs: Tensor) -> Tensor:
+        """Logits over the draft vocabulary, ``(..., draft_vocab_size)``; arguments as in :meth:`output`."""
+        assert self._lm_head is not None, "attach the heads to a backbone first"
+        return self._lm_head(self.output(depth, inputs))
+
+
+def scaled_embedding(backbone: Backbone) -> Tensor:
+    """The base's embeddings brought to the scale of its hidden states, ``(vocab_size, hidden_size)``.
+
+    Heads read both side by side; token embeddings are often an order of magnitude smaller.
+    """
+    hidden_rms = backbone.final_norm.float().pow(2).mean().sqrt()
+    embedding_rms = backbone.embedding.float().pow(2).mean().sqrt()
+    return backbone.embedding * (hidden_rms / embedding_rms).to(backbone.dtype)

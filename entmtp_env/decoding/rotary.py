@@ -1,0 +1,35 @@
+"""Rotary position embeddings from precomputed tables."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class RotaryTable:
+    """Cosines and sines of every position up to a capacity.
+
+    Args:
+        inverse_frequencies: Shape ``(head_dim / 2,)``, radians per position.
+        capacity: Number of positions.
+        scaling: Factor on cosine and sine (``attention_scaling`` of transformers; 1 for plain RoPE).
+        dtype: Type of the tables; angles are computed in float32.
+    """
+
+    def __init__(
+        self, inverse_frequencies: Tensor, capacity: int, scaling: float, dtype: torch.dtype
+    ) -> None:
+        positions = torch.arange(capacity, dtype=torch.float32, device=inverse_frequencies.device)
+        angles = torch.outer(positions, inverse_frequencies.float())
+        cos, sin = angles.cos() * scaling, angles.sin() * scaling
+        self._cos = torch.cat((cos, cos), dim=-1).to(dtype)
+        self._sin = torch.cat((-sin, sin), dim=-1).to(dtype)
+        self._half = inverse_frequencies.numel()
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines at ``positions`` of any shape; results gain a last axis of ``head_dim``."""
+        return self._cos[positions], self._sin[positions]
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate ``x``; its last axis is ``head_dim``, ``cos`` and ``sin`` broadcast against it."""
+        return x * cos + x.roll(self._half, dims=-1) * sin

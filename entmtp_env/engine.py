@@ -1,0 +1,123 @@
+"""What decodes: a base model with its draft heads and tokenizer, loaded once per process."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from entmtp_env.decoding.backbone import Backbone
+from entmtp_env.decoding.checkpoint import heads_fingerprint, load_heads, read_manifest
+from entmtp_env.decoding.heads import DraftHeads
+from entmtp_env.decoding.precision import choose_device, choose_dtype
+from entmtp_env.models import load_pretrained
+from entmtp_env.prompts import Prompt
+
+SHIPPED_HEADS = {"smollm2": "smollm2-hydra-prefix.safetensors"}
+"""Heads that come with the package, by model name; ``heads="auto"`` means these."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A loaded model; read-only, shared by all environments of a process.
+
+    Attributes:
+        backbone: The base model.
+        heads: Draft heads attached to it.
+        tokenizer: Its ``transformers`` tokenizer.
+        eos_token_ids: Tokens that end a text.
+        manifest: Names and fingerprints of model and heads, element type, device.
+        lock: Held during a timed step, so that environments on one model do not time each other.
+    """
+
+    backbone: Backbone
+    heads: DraftHeads
+    tokenizer: Any
+    eos_token_ids: frozenset[int]
+    manifest: dict[str, str]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt, in the model's chat template when it is a chat turn and there is one."""
+        if prompt.chat and self.tokenizer.chat_template:
+            turn = [{"role": "user", "content": prompt.text}]
+            return list(self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
+        return list(self.tokenizer.encode(prompt.text))
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of token ids, without special tokens."""
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+_engines: dict[tuple[str, str, str, str], Engine] = {}
+_loading = threading.Lock()
+
+
+def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str = "auto") -> Engine:
+    """The engine of this process for these names, loaded at the first call.
+
+    Args:
+        model: A known model name, a path, or a Hugging Face repository.
+        heads: ``"auto"`` for those that ship with the package, or a ``.safetensors`` file.
+        dtype: ``"auto"`` (what the device runs fastest), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        FileNotFoundError: When model or heads are not to be had; the message says what to do.
+        ValueError: When a name is unknown or the heads do not fit the model.
+    """
+    key = (model, heads, dtype, device)
+    with _loading:
+        if key not in _engines:
+            _engines[key] = _load(*key)
+        return _engines[key]
+
+
+def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
+    path = heads_path(model, heads)
+    place = choose_device(device)
+    element = choose_dtype(dtype, place)
+    pretrained = load_pretrained(model)
+    draft_heads = load_heads(path)
+    fingerprint = heads_fingerprint(draft_heads)
+    trained_for = read_manifest(path).get("model_fingerprint")
+    if trained_for not in (None, pretrained.fingerprint):
+        warnings.warn(
+            f"the draft heads {path.name} were trained for other weights than those of {model!r}; "
+            "texts stay right, but fewer drafts may be accepted",
+            stacklevel=3,
+        )
+    backbone = Backbone(pretrained.model, element, place)
+    draft_heads.attach(backbone)
+    draft_heads.pack()
+    manifest = {
+        "model": model,
+        "model_fingerprint": pretrained.fingerprint,
+        "heads": path.name,
+        "heads_arch": draft_heads.config.arch,
+        "heads_fingerprint": fingerprint,
+        "dtype": str(element).removeprefix("torch."),
+        "device": str(place),
+    }
+    return Engine(backbone, draft_heads, pretrained.tokenizer, pretrained.eos_token_ids, manifest)
+
+
+def heads_path(model: str, heads: str) -> Path:
+    """The checkpoint meant by ``heads``.
+
+    Raises:
+        FileNotFoundError: When none ships for the model, or the file does not exist.
+    """
+    if heads != "auto":
+        if not Path(heads).is_file():
+            raise FileNotFoundError(f"no draft heads at {heads}; train them with: python -m train heads --help")
+        return Path(heads)
+    if model not in SHIPPED_HEADS:
+        raise FileNotFoundError(
+            f"no draft heads ship for the model {model!r} (only for {', '.join(SHIPPED_HEADS)}); train some with "
+            "'python -m train heads' and pass their path as heads"
+        )
+    return Path(str(resources.files("entmtp_env").joinpath("data/heads", SHIPPED_HEADS[model])))

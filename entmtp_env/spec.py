@@ -1,0 +1,71 @@
+"""Short specs in strings, as typed on a command line: ``name:argument,key=value`` or ``name@file.json``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+Scalar = str | int | float | bool
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed spec.
+
+    Attributes:
+        name: What is meant, such as ``"threshold"``.
+        argument: The one part without ``=``, such as the tree in ``static:hydra-default``; may be empty.
+        options: The ``key=value`` parts, values as int, float, bool or str.
+        file: The path behind ``@``, or ``None``.
+    """
+
+    name: str
+    argument: str = ""
+    options: dict[str, Scalar] = field(default_factory=dict)
+    file: str | None = None
+
+
+def parse_spec(text: str) -> Spec:
+    """Parse ``name``, ``name:argument,key=value,...`` or ``name@path``.
+
+    Args:
+        text: The spec.
+
+    Returns:
+        Its parts; numbers, ``true`` and ``false`` in option values are converted.
+
+    Raises:
+        ValueError: When the name is empty, a key is doubled or empty, or there is more than one argument.
+    """
+    name, at, file = text.partition("@")
+    if at:
+        if not name or not file:
+            raise ValueError(f"{text!r}: write name@path, such as threshold@policy.json")
+        return Spec(name, file=file)
+    name, _, rest = text.partition(":")
+    if not name:
+        raise ValueError(f"{text!r} lacks a name before the colon; write name or name:key=value,...")
+    argument, options = "", {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            if argument:
+                raise ValueError(
+                    f"{text!r} has two arguments, {argument!r} and {part!r}; options are key=value"
+                )
+            argument = part
+        elif not key or key in options:
+            raise ValueError(f"{text!r}: option {part!r} has an empty or repeated key")
+        else:
+            options[key] = _convert(value)
+    return Spec(name, argument, options)
+
+
+def _convert(value: str) -> Scalar:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if _NUMBER.match(value):
+        return int(value) if value.lstrip("+-").isdigit() else float(value)
+    return value

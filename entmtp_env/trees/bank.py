@@ -1,0 +1,134 @@
+"""The topology bank: the trees among which a scheduler chooses, in a fixed order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path as FilePath
+
+from entmtp_env.files import write_text_atomically
+from entmtp_env.trees.tree import DraftTree
+
+AUTOREGRESSIVE = DraftTree("autoregressive")
+"""The empty tree: one token per step, a legal action of every bank."""
+
+_FORMAT = 1
+
+
+class TopologyBank:
+    """A named, ordered list of trees; action ``k`` of the environment is tree ``k``.
+
+    The tables of every tree (EntMTP stage 2: masks, position offsets, parents) are built here once, so
+    that switching between trees is a pointer swap.
+
+    Args:
+        trees: The trees, names unique; the empty tree is put first when it is not among them.
+        name: Name of the bank, for tables and manifests.
+
+    Raises:
+        ValueError: When two trees share a name.
+
+    Example:
+        >>> bank = TopologyBank([DraftTree.chain(2)])
+        >>> bank.names
+        ('autoregressive', 'chain-2')
+    """
+
+    def __init__(self, trees: Iterable[DraftTree], name: str = "bank") -> None:
+        members = tuple(trees)
+        if not any(len(tree) == 0 for tree in members):
+            members = (AUTOREGRESSIVE, *members)
+        self.name = name
+        self.trees = members
+        self.names = tuple(tree.name for tree in members)
+        doubled = sorted({n for n in self.names if self.names.count(n) > 1})
+        if doubled:
+            raise ValueError(f"bank {name!r}: tree names must be unique, {', '.join(doubled)} is not")
+        for tree in members:
+            _ = tree.attends, tree.parents, tree.depths, tree.level_starts, tree.greedy_depth
+
+    def __len__(self) -> int:
+        """Number of trees."""
+        return len(self.trees)
+
+    def __iter__(self) -> Iterator[DraftTree]:
+        """The trees in the order of the actions."""
+        return iter(self.trees)
+
+    def __getitem__(self, index: int) -> DraftTree:
+        """The tree of action ``index``."""
+        return self.trees[index]
+
+    def index(self, name: str) -> int:
+        """Action of the tree called ``name``.
+
+        Raises:
+            ValueError: When there is none; the message lists the names.
+        """
+        if name not in self.names:
+            raise ValueError(f"bank {self.name!r} has no tree {name!r}; it has {', '.join(self.names)}")
+        return self.names.index(name)
+
+    @property
+    def depth(self) -> int:
+        """Depth of the deepest tree."""
+        return max(tree.depth for tree in self.trees)
+
+    @property
+    def max_nodes(self) -> int:
+        """Nodes of the largest tree."""
+        return max(len(tree) for tree in self.trees)
+
+    @property
+    def union(self) -> DraftTree:
+        """The tree with the nodes of all trees."""
+        return DraftTree("union", tuple({node for tree in self.trees for node in tree.nodes}))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of names and topologies in order; a saved policy carries it."""
+        parts = [(tree.name, tree.fingerprint) for tree in self.trees]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def save(self, path: str | FilePath) -> None:
+        """Write the bank as JSON, atomically."""
+        trees = [{"name": tree.name, "nodes": tree.nodes} for tree in self.trees]
+        document = {"format": _FORMAT, "name": self.name, "trees": trees}
+        write_text_atomically(path, json.dumps(document) + "\n")
+
+    @classmethod
+    def load(cls, path: str | FilePath) -> TopologyBank:
+        """Read a bank from JSON.
+
+        Raises:
+            FileNotFoundError: When there is no such file.
+            ValueError: When the file is not a bank; the message says what is wrong with it.
+        """
+        try:
+            document = json.loads(FilePath(path).read_text(encoding="utf-8"))
+            if document["format"] != _FORMAT:
+                raise ValueError(f"format {document['format']!r}, expected {_FORMAT}")
+            trees = [DraftTree.from_paths(tree["name"], tree["nodes"]) for tree in document["trees"]]
+            return cls(trees, name=document["name"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a topology bank: {error!r}") from error
+
+
+def load_bank(name_or_path: str) -> TopologyBank:
+    """A bank by name (``"default"``) or from a JSON file.
+
+    Raises:
+        FileNotFoundError: When it is neither a known name nor a file.
+        ValueError: When the file is not a bank.
+    """
+    from entmtp_env.trees.presets import BANKS
+
+    if name_or_path in BANKS:
+        return BANKS[name_or_path]()
+    if not FilePath(name_or_path).is_file():
+        raise FileNotFoundError(
+            f"no topology bank {name_or_path!r}: expected one of {', '.join(BANKS)} or the path of a JSON file "
+            "written by TopologyBank.save"
+        )
+    return TopologyBank.load(name_or_path)

@@ -1,0 +1,169 @@
+"""What every scheduler is: Stable-Baselines3's predictor protocol, and a base class that speaks it."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from entmtp_env.trees.bank import TopologyBank
+
+Memory = tuple[npt.NDArray[Any], ...]
+"""Controller memory: arrays whose first axis is the environment."""
+
+SchedulingEnv = gymnasium.Env[Any, Any]
+"""An environment whose ``unwrapped`` has a ``bank`` and ``feature_names``."""
+
+
+class Predictor(Protocol):
+    """Anything with ``predict``: the policies here, your own, and every Stable-Baselines3 model."""
+
+    def predict(
+        self,
+        observation: npt.NDArray[Any],
+        state: Memory | None = None,
+        episode_start: npt.NDArray[Any] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[npt.NDArray[Any], Memory | None]:
+        """Choose actions for one observation ``(F,)`` or a batch ``(N, F)``."""
+        ...
+
+
+class SchedulerPolicy(ABC):
+    """Base of the schedulers: write `act`, and `initial_memory` when the controller remembers something.
+
+    A policy object holds settings only. What it remembers of an episode travels through ``state``, so one
+    object serves any number of interleaved episodes.
+
+    Args:
+        env: The environment to schedule; its bank and feature names are read, it is not kept.
+
+    Attributes:
+        name: The policy's name in specs and tables; ``module:Class`` unless the class sets its own.
+        argument: The option that a spec's bare argument fills, as ``tree`` in ``static:hydra-default``.
+        bank: The trees; action ``k`` is ``bank[k]``.
+        feature_names: Name of each column of an observation.
+        options: The options in force, defaults included; a subclass with options sets it.
+
+    Example:
+        >>> class Cautious(SchedulerPolicy):
+        ...     def __init__(self, env, floor=0.5):
+        ...         super().__init__(env)
+        ...         self.options = {"floor": floor}
+        ...         self.floor, self.top1 = floor, self.feature("base_top1")
+        ...
+        ...     def act(self, observations, memory):
+        ...         return np.where(observations[:, self.top1] > self.floor, 1, 0), memory
+    """
+
+    name: ClassVar[str]
+    argument: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in vars(cls):
+            cls.name = f"{cls.__module__}:{cls.__qualname__}"
+
+    def __init__(self, env: SchedulingEnv) -> None:
+        unwrapped: Any = env.unwrapped
+        self.bank: TopologyBank = unwrapped.bank
+        self.feature_names: tuple[str, ...] = tuple(unwrapped.feature_names)
+        self.options: Mapping[str, Any] = {}
+
+    def initial_memory(self, n: int) -> Memory:
+        """Memory of ``n`` environments at the start of an episode, first axis of each array ``n``."""
+        return ()
+
+    @abstractmethod
+    def act(
+        self, observations: npt.NDArray[np.float32], memory: Memory
+    ) -> tuple[npt.NDArray[np.integer[Any]], Memory]:
+        """Choose one tree per environment.
+
+        Args:
+            observations: Shape ``(N, F)``.
+            memory: What the last call returned, or `initial_memory` where an episode starts. Return new
+                arrays instead of changing these: the caller may still hold them.
+
+        Returns:
+            Actions, shape ``(N,)``, and the memory for the next call.
+        """
+
+    def predict(
+        self,
+        observation: npt.NDArray[Any],
+        state: Memory | None = None,
+        episode_start: npt.NDArray[Any] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[npt.NDArray[np.int64], Memory | None]:
+        """Choose actions, as Stable-Baselines3's predictors do.
+
+        Args:
+            observation: Shape ``(F,)`` or ``(N, F)``.
+            state: What the last call returned; ``None`` starts every episode afresh.
+            episode_start: Shape ``(N,)``, ``(1,)`` for one observation; true where memory is reset.
+            deterministic: Part of the protocol; the choice does not depend on it.
+
+        Returns:
+            Actions, int64, shape ``()`` or ``(N,)``, and the next state (``None`` without memory).
+
+        Raises:
+            ValueError: When the observation or the state does not fit.
+        """
+        observations = observation[np.newaxis] if observation.ndim == 1 else observation
+        n = len(observations)
+        if observations.shape != (n, len(self.feature_names)):
+            raise ValueError(
+                f"policy {self.name!r} was built for observations of {len(self.feature_names)} features, "
+                f"got shape {observation.shape}; build it with the environment it runs in"
+            )
+        chosen, memory = self.act(observations, self._resume(n, state, episode_start))
+        actions: npt.NDArray[np.int64] = np.asarray(chosen, dtype=np.int64)
+        return (actions if observations is observation else actions[0, ...]), memory or None
+
+    def _resume(self, n: int, state: Memory | None, episode_start: npt.NDArray[Any] | None) -> Memory:
+        if state is None:
+            return self.initial_memory(n)
+        if any(len(kept) != n for kept in state):
+            raise ValueError(
+                f"state of {len(state[0])} environments with {n} observations; pass state=None to start"
+            )
+        if episode_start is None or not np.any(episode_start):
+            return state
+        starts = np.asarray(episode_start, dtype=np.bool_)
+        return tuple(
+            np.where(starts.reshape(-1, *(1,) * (kept.ndim - 1)), fresh, kept)
+            for fresh, kept in zip(self.initial_memory(n), state, strict=True)
+        )
+
+    def feature(self, name: str) -> int:
+        """Column of a feature.
+
+        Raises:
+            ValueError: When the environment does not observe it, as when its group is switched off.
+        """
+        if name not in self.feature_names:
+            near = difflib.get_close_matches(str(name), self.feature_names, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(
+                f"policy {self.name!r} reads the feature {name!r}, which this environment does not "
+                f"observe{hint}; switch its group on with gymnasium.make(..., features=...), or use one of "
+                f"{', '.join(self.feature_names)}"
+            )
+        return self.feature_names.index(name)
+
+    @property
+    def spec(self) -> str:
+        """The spec with every option in force; `make_policy` builds the same policy from it."""
+        options = ",".join(f"{key}={_written(value)}" for key, value in self.options.items())
+        separator = "," if ":" in self.name else ":"
+        return f"{self.name}{separator}{options}" if options else self.name
+
+
+def _written(value: Any) -> str:
+    return "|".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)

@@ -1,0 +1,102 @@
+"""A policy in a file: its options, the bank they were calibrated for, and how."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from entmtp_env.files import write_text_atomically
+from policies.base import SchedulerPolicy, SchedulingEnv
+
+_FORMAT = 1
+
+
+def feature_fingerprint(feature_names: Sequence[str]) -> str:
+    """Hash of the features in their order; a policy that reads them by position carries it."""
+    return hashlib.sha256(repr(tuple(feature_names)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class PolicyFile:
+    """The contents of a policy file, read by ``name@path``.
+
+    Attributes:
+        policy: The policy's name: a built-in one, or ``module:Class``.
+        bank_fingerprint: Fingerprint of the bank that the options belong to.
+        options: Keyword arguments of the policy.
+        feature_fingerprint: See `feature_fingerprint`; ``None`` when features are read by name.
+        calibration: How the options were found; free, never read back.
+    """
+
+    policy: str
+    bank_fingerprint: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    feature_fingerprint: str | None = None
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, policy: SchedulerPolicy, calibration: Mapping[str, Any] | None = None) -> PolicyFile:
+        """Describe a policy with the options that it has in force."""
+        return cls(
+            policy.name, policy.bank.fingerprint, dict(policy.options), calibration=dict(calibration or {})
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the file as JSON, atomically."""
+        document = {"format": _FORMAT} | {
+            key: value for key, value in asdict(self).items() if value is not None
+        }
+        write_text_atomically(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> PolicyFile:
+        """Read a policy file.
+
+        Raises:
+            FileNotFoundError: When there is no such file.
+            ValueError: When it is not a policy file, or one of another format.
+        """
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not a policy file: {error}") from error
+        if not isinstance(document, dict) or not {"format", "policy", "bank_fingerprint"} <= document.keys():
+            raise ValueError(f"{path} is not a policy file: it lacks format, policy or bank_fingerprint")
+        if document.pop("format") != _FORMAT:
+            raise ValueError(f"{path} has another format than {_FORMAT}; write it anew with this version")
+        unknown = document.keys() - cls.__dataclass_fields__.keys()
+        if unknown:
+            raise ValueError(f"{path} is not a policy file: unknown key {', '.join(sorted(unknown))}")
+        for key, value in document.items():
+            expected = dict if key in ("options", "calibration") else str
+            if not isinstance(value, expected):
+                raise ValueError(f"{path}: {key} must be a JSON {'object' if expected is dict else 'string'}")
+        return cls(**document)
+
+    def check(self, policy: str, env: SchedulingEnv) -> None:
+        """Refuse to run as another policy, or with another bank or other features.
+
+        Raises:
+            ValueError: When the file does not fit; the message says in what.
+        """
+        unwrapped: Any = env.unwrapped
+        if self.policy != policy:
+            raise ValueError(
+                f"the policy file is for {self.policy!r}, not {policy!r}; write {self.policy}@<file>"
+            )
+        if self.bank_fingerprint != unwrapped.bank.fingerprint:
+            raise ValueError(
+                f"the policy file belongs to the bank {self.bank_fingerprint}, this environment has "
+                f"{unwrapped.bank.name!r} ({unwrapped.bank.fingerprint}); calibrate again, or pass the bank "
+                "it was made with"
+            )
+        features = feature_fingerprint(unwrapped.feature_names)
+        if self.feature_fingerprint not in (None, features):
+            raise ValueError(
+                f"the policy file belongs to the features {self.feature_fingerprint}, this environment has "
+                f"{features}; train again, or pass the features= it was made with"
+            )

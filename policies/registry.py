@@ -1,0 +1,135 @@
+"""Policies by name: the built-in ones, policy files, and classes of your own."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from entmtp_env.spec import parse_spec
+from policies.base import Predictor, SchedulingEnv
+from policies.policy_file import PolicyFile
+
+# Imported on first use, so that a policy may need an optional package without the others needing it.
+BUILT_IN = {
+    "autoregressive": "policies.static:Autoregressive",
+    "ema-ladder": "policies.ema_ladder:EmaLadder",
+    "hydra-default": "policies.static:HydraDefault",
+    "ladder": "policies.ladder:Ladder",
+    "random": "policies.random:Random",
+    "static": "policies.static:Static",
+    "threshold": "policies.threshold:Threshold",
+}
+
+
+def policy_names() -> tuple[str, ...]:
+    """Names of the built-in policies, sorted."""
+    return tuple(sorted(BUILT_IN))
+
+
+def make_policy(spec: str, env: SchedulingEnv) -> Predictor:
+    """Build a policy from a spec.
+
+    Args:
+        spec: ``name``, ``name:key=value,...``, ``static:<tree>``, ``name@file.json`` (see `PolicyFile`), or
+            ``package.module:Class,key=value,...`` for any class with ``predict``, built as
+            ``Class(env, **options)``; modules in the current directory are found.
+        env: The environment to schedule.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: When the policy or an option is unknown, an option is wrong, or a file does not fit.
+        FileNotFoundError: When there is no such policy file.
+        TypeError: When what was built has no ``predict``.
+
+    Example:
+        >>> make_policy("threshold:score=deep_path_value,on=0.4", env)  # doctest: +SKIP
+    """
+    parsed = parse_spec(spec)
+    name, _, argument = parsed.name.partition(":")
+    argument = argument or parsed.argument
+    if name not in BUILT_IN:
+        name, argument = f"{name}:{argument}" if argument else name, ""
+    factory = _find(name)
+    options: dict[str, Any] = dict(parsed.options)
+    if parsed.file is not None:
+        file = PolicyFile.load(parsed.file)
+        file.check(name, env)
+        options = dict(file.options)
+    if argument:
+        option = getattr(factory, "argument", None)
+        if option is None or option in options:
+            raise ValueError(f"policy {name!r} takes no argument {argument!r} here; options are key=value")
+        options[option] = argument
+    policy = _build(name, factory, env, options)
+    if not callable(getattr(policy, "predict", None)):
+        raise TypeError(
+            f"{name} has no predict(observation, state, episode_start, deterministic); subclass "
+            "policies.SchedulerPolicy and write act, or add that method"
+        )
+    return policy
+
+
+def _build(name: str, factory: Any, env: SchedulingEnv, options: dict[str, Any]) -> Any:
+    if not callable(factory):
+        raise TypeError(
+            f"{name} is a {type(factory).__name__}; name a class that is built as Class(env, **options)"
+        )
+    signature = inspect.signature(factory)
+    try:
+        signature.bind(env, **options)
+    except TypeError as error:
+        known = ", ".join(list(signature.parameters)[1:]) or "none"
+        raise ValueError(f"policy {name!r}: {error}; its options are: {known}") from None
+    return factory(env, **options)
+
+
+def _find(name: str) -> Any:
+    """The class behind a built-in name or behind ``module:Class``."""
+    module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
+    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+        raise _unknown(name)
+    with _current_directory_importable():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            # A module that exists but lacks one of its own imports is the author's to see as it is.
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+                raise
+            raise _unknown(name) from error
+    if not hasattr(module, attribute):
+        classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
+        raise ValueError(
+            f"module {module_name!r} has no {attribute!r}; its classes are: {', '.join(classes) or 'none'}"
+        )
+    return getattr(module, attribute)
+
+
+def _unknown(name: str) -> ValueError:
+    stem = name.partition(":")[0]
+    near = difflib.get_close_matches(stem, policy_names(), n=3)
+    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+    return ValueError(
+        f"no policy {stem!r}{hint}; built in are {', '.join(policy_names())}; for your own, write "
+        "package.module:Class with a module that can be imported from here"
+    )
+
+
+@contextlib.contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    here = os.getcwd()
+    if "" in sys.path or here in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

@@ -1,0 +1,126 @@
+import sys
+
+import numpy as np
+import pytest
+
+from policies import PolicyFile, SchedulerPolicy, make_policy, policy_names
+from policies.registry import BUILT_IN
+
+MODULE = """
+import numpy as np
+from policies import SchedulerPolicy
+
+
+class Fixed(SchedulerPolicy):
+    def __init__(self, env, tree="chain-1", scale=1.0):
+        super().__init__(env)
+        self.options = {"tree": tree, "scale": scale}
+        self.action = self.bank.index(tree)
+
+    def act(self, observations, memory):
+        return np.full(len(observations), self.action), memory
+
+
+class Duck:
+    def __init__(self, env):
+        self.env = env
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=True):
+        return np.int64(1), state
+
+
+class Mute:
+    def __init__(self, env):
+        pass
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch, request):
+    """Name of a fresh module in the current directory, which is not on ``sys.path``."""
+    name = f"mine_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_every_built_in_class_carries_its_name(env):
+    for name in policy_names():
+        policy = make_policy("static:chain-1" if name == "static" else name, env)
+        assert policy.name == name
+        assert isinstance(policy, SchedulerPolicy)
+    assert set(policy_names()) == set(BUILT_IN)
+
+
+def test_a_class_by_import_path(env, module):
+    path = list(sys.path)
+    policy = make_policy(f"{module}:Fixed,tree=chain-3,scale=2.5", env)
+    assert env.bank[int(policy.predict(env.reset(seed=0)[0])[0])].name == "chain-3"
+    assert policy.options["scale"] == 2.5
+    assert policy.spec == f"{module}:Fixed,tree=chain-3,scale=2.5"
+    assert sys.path == path
+
+
+def test_a_plain_class_with_predict_is_enough(env, module):
+    assert make_policy(f"{module}:Duck", env).env is env
+
+
+def test_a_class_of_ones_own_from_a_policy_file(env, module, tmp_path):
+    saved = make_policy(f"{module}:Fixed,tree=chain-2", env)
+    PolicyFile.of(saved).save(tmp_path / "mine.json")
+    assert make_policy(f"{module}:Fixed@mine.json", env).spec == saved.spec
+
+
+def test_an_object_without_predict_is_refused(env, module):
+    with pytest.raises(TypeError, match=r"Mute has no predict.*SchedulerPolicy"):
+        make_policy(f"{module}:Mute", env)
+    with pytest.raises(TypeError, match="number is a int"):
+        make_policy(f"{module}:number", env)
+
+
+def test_a_missing_class_lists_the_others(env, module):
+    with pytest.raises(ValueError, match=r"no 'Fixd'.*Fixed"):
+        make_policy(f"{module}:Fixd", env)
+
+
+def test_a_broken_import_inside_a_module_is_shown_as_it_is(env, module, tmp_path):
+    (tmp_path / f"{module}.py").write_text("import no_such_package_anywhere")
+    with pytest.raises(ModuleNotFoundError, match="no_such_package_anywhere"):
+        make_policy(f"{module}:Fixed", env)
+
+
+@pytest.mark.parametrize("spec", ["treshold", "treshold:on=0.3", "treshold:Class"])
+def test_an_unknown_name_lists_close_and_all_names(env, spec):
+    with pytest.raises(
+        ValueError, match=r"no policy 'treshold' \(did you mean threshold\?\).*ladder, random"
+    ):
+        make_policy(spec, env)
+
+
+@pytest.mark.parametrize("spec", ["..:A", "a b:C", "no.such.module:Class", "1:2", "", ":x"])
+def test_nonsense_is_a_value_error(env, spec):
+    with pytest.raises(ValueError, match=r"no policy|lacks a name"):
+        make_policy(spec, env)
+
+
+def test_unknown_options_list_the_known_ones(env):
+    with pytest.raises(ValueError, match=r"'threshold'.*'tau'.*small, large, score, on, off"):
+        make_policy("threshold:tau=0.3", env)
+    with pytest.raises(ValueError, match=r"'hydra-default'.*options are: none"):
+        make_policy("hydra-default:tree=chain-1", env)
+
+
+@pytest.mark.parametrize("spec", ["threshold:chain-1", "static:chain-1,tree=chain-2"])
+def test_an_argument_without_a_place_is_refused(env, spec):
+    with pytest.raises(ValueError, match="takes no argument 'chain-1'"):
+        make_policy(spec, env)
+
+
+def test_predict_of_a_custom_policy_is_batched(env, module):
+    rows = np.zeros((4, len(env.feature_names)), np.float32)
+    assert make_policy(f"{module}:Fixed", env).predict(rows)[0].shape == (4,)

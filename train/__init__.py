@@ -1,0 +1,1 @@
+"""Offline work: draft heads and calibrated policies (``python -m train --help``)."""

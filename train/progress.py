@@ -1,0 +1,52 @@
+"""The progress bar of every command that takes more than a few seconds."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+_LINE_EVERY = 10.0
+
+
+class _Progress(Progress):
+    """A bar that is redrawn on a terminal, and a plain line now and then in a log file or a pipe."""
+
+    _printed = float("-inf")
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        if not self.console.is_terminal and time.monotonic() - self._printed >= _LINE_EVERY:
+            self._printed = time.monotonic()
+            self.console.print(self.get_renderable())
+
+
+def progress_bar(console: Console | None = None) -> Progress:
+    """A bar with description, counts, time spent and time left.
+
+    Where the console is no terminal, the same columns are printed as a line, every 10 s at most and at the end.
+
+    Args:
+        console: Where to draw; standard error by default.
+    """
+    console = console or Console(stderr=True)
+    return _Progress(
+        TextColumn("{task.description}"),
+        *([BarColumn()] if console.is_terminal else []),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        # Seconds; the default of 30 forgets steps that take as long.
+        speed_estimate_period=300,
+    )
