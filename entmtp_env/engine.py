@@ -44,7 +44,9 @@ class Engine:
         """Token ids of a prompt, in the model's chat template when it is a chat turn and there is one."""
         if prompt.chat and self.tokenizer.chat_template:
             turn = [{"role": "user", "content": prompt.text}]
-            return list(self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
+            return list(
+                self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
+            )
         return list(self.tokenizer.encode(prompt.text))
 
     def decode(self, tokens: list[int]) -> str:
@@ -113,11 +115,13 @@ def heads_path(model: str, heads: str) -> Path:
     """
     if heads != "auto":
         if not Path(heads).is_file():
-            raise FileNotFoundError(f"no draft heads at {heads}; train them with: python -m train heads --help")
+            raise FileNotFoundError(
+                f"no draft heads at {heads}; train them with: python -m train heads --help"
+            )
         return Path(heads)
     if model not in SHIPPED_HEADS:
         raise FileNotFoundError(
             f"no draft heads ship for the model {model!r} (only for {', '.join(SHIPPED_HEADS)}); train some with "
             "'python -m train heads' and pass their path as heads"
         )
-    return Path(str(resources.files("entmtp_env").joinpath("data/heads", SHIPPED_HEADS[model])))
+    return Path(str(resources.files("entmtp_env").joinpath(f"data/heads/{SHIPPED_HEADS[model]}")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -58,7 +58,10 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         >>> observation, reward, terminated, truncated, info = env.step(3)  # doctest: +SKIP
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    metadata: dict[str, Any] = {  # noqa: RUF012 - as Gymnasium declares it
+        "render_modes": ["ansi"],
+        "render_fps": 10,
+    }
 
     def __init__(
         self,
@@ -94,12 +97,16 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         self._tracker = self.feature_set.tracker(1)
         union = self.bank.union
         self._probe_tree = {"none": None, "chain": DraftTree.chain(self.bank.depth), "union": union}[probe]
-        self._members = np.array([[node in tree.rows for node in union.nodes] for tree in self.bank], dtype=float)
+        self._members = np.array(
+            [[node in tree.rows for node in union.nodes] for tree in self.bank], dtype=float
+        )
         self._by_id = {prompt.prompt_id: prompt for prompt in self.prompts}
         self._queue: list[int] = []
         self._prompt: Prompt | None = None
         self._running = False
-        self.observation_space = gymnasium.spaces.Box(self.feature_set.low, self.feature_set.high, dtype=np.float32)
+        self.observation_space = gymnasium.spaces.Box(
+            self.feature_set.low, self.feature_set.high, dtype=np.float32
+        )
         self.action_space = cast("gymnasium.Space[int]", gymnasium.spaces.Discrete(len(self.bank)))
 
     @cached_property
@@ -217,13 +224,21 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         self._history.append(step)
         self._running = not reason
         info = self._info(tree.name, step, seconds, reason)
-        return self._tracker.observe()[0], float(reward), reason == "eos", reason in ("length", "context"), info
+        return (
+            self._tracker.observe()[0],
+            float(reward),
+            reason == "eos",
+            reason in ("length", "context"),
+            info,
+        )
 
     def render(self) -> str | None:  # type: ignore[override]
         """The text so far, coloured by accept length, with the last tree and the running throughput."""
         if self.render_mode is None or self._prompt is None:
             return None
-        return render_ansi(self.engine.decode, self._history, self._last_tree, self._total_tokens, self._total_seconds)
+        return render_ansi(
+            self.engine.decode, self._history, self._last_tree, self._total_tokens, self._total_seconds
+        )
 
     def _pick_prompt(self, options: dict[str, Any]) -> Prompt:
         unknown = set(options) - {"prompt_id"}
@@ -234,7 +249,9 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         chosen = self.prompts[self._queue.pop()]
         wanted = options.get("prompt_id", chosen.prompt_id)
         if wanted not in self._by_id:
-            raise ValueError(f"no prompt {wanted!r} in {self._prompt_set!r}; ids look like {chosen.prompt_id!r}")
+            raise ValueError(
+                f"no prompt {wanted!r} in {self._prompt_set!r}; ids look like {chosen.prompt_id!r}"
+            )
         return self._by_id[wanted]
 
     def _probe(self) -> None:

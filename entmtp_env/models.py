@@ -16,6 +16,7 @@ from typing import Any
 import platformdirs
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 _GGUF_CACHE_FORMAT = 1
@@ -83,6 +84,7 @@ def load_pretrained(name: str) -> PretrainedModel:
 
     Raises:
         FileNotFoundError: When it is not to be had; the message has the command that fetches it.
+        ValueError: When it is a file or folder here that transformers cannot load.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -92,7 +94,11 @@ def load_pretrained(name: str) -> PretrainedModel:
     try:
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto", trust_remote_code=False).eval()
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
+        if isinstance(source, Path):
+            raise ValueError(
+                f"transformers cannot load a causal LM and tokenizer from {source}: {error}"
+            ) from error
         raise FileNotFoundError(_missing(name, error)) from error
     eos = model.generation_config.eos_token_id if model.generation_config else None
     eos = tokenizer.eos_token_id if eos is None else eos
@@ -134,8 +140,8 @@ def _missing(name: str, reason: object = "") -> str:
             f"The model {name!r} is not on this machine; fetch it with: {NAMED_MODELS[name].fetch}{because}"
         )
     return (
-        f"The model {name!r} is neither a folder nor a .gguf file here, nor to be had from the Hugging Face hub; "
-        f"fetch it with: hf download {name}, or use one of {', '.join(NAMED_MODELS)}{because}"
+        f"The model {name!r} is neither a folder nor a .gguf file here, nor to be had from the Hugging Face "
+        f"hub; fetch it with: hf download {name}, or use one of {', '.join(NAMED_MODELS)}{because}"
     )
 
 
@@ -189,11 +195,13 @@ def _replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         sums = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
         seal = {"format": _GGUF_CACHE_FORMAT, "sha256": sums}
         (temporary / "seal.json").write_text(json.dumps(seal), encoding="utf-8")
+        # Another process may have put the same copy there meanwhile, and be reading it.
+        if _is_intact(folder):
+            return
         shutil.rmtree(folder, ignore_errors=True)
         try:
             temporary.replace(folder)
         except OSError:
-            # Another process put its copy there first; ours is the same.
             if not _is_intact(folder):
                 raise
     finally:
@@ -211,14 +219,8 @@ def _is_intact(folder: Path) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return (
-            hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sum(file)
-        )
-
-
-def _sum(file: Any) -> str:
     digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()

@@ -49,7 +49,7 @@ def parse_spec(text: str) -> Spec:
         raise ValueError(f"{text!r} lacks a name before the colon; write name or name:key=value,...")
     argument, options = "", {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = part.partition("=")
+        key, equals, value = (p.strip() for p in part.partition("="))
         if not equals:
             if argument:
                 raise ValueError(

@@ -28,11 +28,11 @@ from train.texts import Text, frequent_tokens, read_texts, texts_fingerprint
 
 @dataclass(frozen=True)
 class HeadsTraining:
-    """Settings of one training run.
+    """Train draft heads by distillation from the frozen base model.
 
     Attributes:
-        texts: JSON lines of token ids written by the base model (``.jsonl`` or ``.jsonl.gz``).
-        out: Checkpoint to write (``.safetensors``).
+        texts: JSON lines of token ids written by the base model (.jsonl or .jsonl.gz).
+        out: Checkpoint to write (.safetensors).
         model: Base model: a known name, a path or a Hugging Face repository.
         arch: Architecture of the heads.
         depth: Number of heads.
@@ -46,12 +46,12 @@ class HeadsTraining:
         warmup_steps: Steps of linear warm-up.
         weight_decay: AdamW's.
         hard_weight: Weight of the written token against the base's distribution.
-        depth_decay: The loss of depth d counts ``depth_decay ** (d - 1)``.
+        depth_decay: The loss of depth d counts depth_decay ** (d - 1).
         clip_norm: Largest gradient norm.
         evaluate_every: Steps between evaluations.
         cache: Folder for the base's hidden states (2 · hidden size bytes a token).
         seed: Seed of everything random.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        device: "auto", "cpu" or "cuda".
     """
 
     texts: Path
@@ -165,10 +165,6 @@ def train_heads(config: HeadsTraining) -> None:
         ValueError: When the texts are unreadable, too few, or do not belong to the base model.
     """
     torch.manual_seed(config.seed)
-    device = choose_device(config.device)
-    dtype = choose_dtype("auto", device)
-    pretrained = load_pretrained(config.model)
-    backbone = Backbone(pretrained.model, dtype, device)
     texts = read_texts(config.texts)
     random.Random(config.seed).shuffle(texts)
     texts = texts[: config.max_texts or None]
@@ -177,6 +173,10 @@ def train_heads(config: HeadsTraining) -> None:
             f"{len(texts)} texts with {config.held_out} held out leave none to train on; "
             "give more texts, raise max_texts, or lower held_out"
         )
+    device = choose_device(config.device)
+    dtype = choose_dtype("auto", device)
+    pretrained = load_pretrained(config.model)
+    backbone = Backbone(pretrained.model, dtype, device)
     states = hidden_states(backbone, pretrained.fingerprint, texts, config.cache)
     vocab, coverage = frequent_tokens(
         texts[config.held_out :], config.draft_vocab_size, backbone.config.vocab_size

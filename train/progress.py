@@ -33,7 +33,7 @@ class _Progress(Progress):
 def progress_bar(console: Console | None = None) -> Progress:
     """A bar with description, counts, time spent and time left.
 
-    Where the console is no terminal, the same columns are printed as a line, every 10 s at most and at the end.
+    Where the console is no terminal, the same columns are printed as a line every 10 s and at the end.
 
     Args:
         console: Where to draw; standard error by default.
@@ -47,6 +47,8 @@ def progress_bar(console: Console | None = None) -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
+        # Seldom, since redrawing takes time from what is being timed.
+        refresh_per_second=2,
         # Seconds; the default of 30 forgets steps that take as long.
         speed_estimate_period=300,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,26 +33,38 @@ class Text:
 def read_texts(path: str | Path) -> list[Text]:
     """Read texts: one object a line, ``p`` the prompt's and ``g`` the reply's token ids.
 
+    A text without a prompt, or with less than two reply tokens, teaches nothing and is left out.
+
     Raises:
         FileNotFoundError: When there is no such file.
-        ValueError: When a line is not such an object; the message names it.
+        ValueError: When a line is not such an object, which the message names, or the file is damaged.
     """
-    return list(_read_lines(Path(path)))
-
-
-def _read_lines(path: Path) -> Iterator[Text]:
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f'no texts at {path}; have the base model write some, {{"p": [ids], "g": [ids]}} a line'
+        )
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                row = json.loads(line)
-                text = Text(tuple(map(int, row["p"])), tuple(map(int, row["g"])))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f'{path}, line {number}: expected {{"p": [token ids], "g": [token ids]}} ({error!r})'
-                ) from error
-            if text.prompt and len(text.reply) > 1:
-                yield text
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            texts = [_parse(line, f"{path}, line {number}") for number, line in enumerate(file, start=1)]
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged or no text file ({error}); write it again") from error
+    return [text for text in texts if text.prompt and len(text.reply) > 1]
+
+
+def _parse(line: str, where: str) -> Text:
+    try:
+        row = json.loads(line)
+        return Text(_token_ids(row["p"]), _token_ids(row["g"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'{where}: expected {{"p": [token ids], "g": [token ids]}} ({error!r})') from error
+
+
+def _token_ids(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(token) is not int or token < 0 for token in value):
+        raise TypeError("token ids are whole numbers >= 0, in a list")
+    return tuple(value)
 
 
 def texts_fingerprint(texts: Sequence[Text]) -> str:

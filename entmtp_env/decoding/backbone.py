@@ -69,7 +69,7 @@ class Backbone:
         def place(tensor: Tensor) -> Tensor:
             return tensor.detach().to(self.device, dtype)
 
-        def fuse(*modules: torch.nn.Module) -> PackedLinear:
+        def fuse(*modules: torch.nn.Linear) -> PackedLinear:
             weight = torch.cat([place(m.weight) for m in modules])
             biases = [m.bias for m in modules]
             return PackedLinear(weight, None if biases[0] is None else torch.cat([place(b) for b in biases]))
@@ -163,9 +163,16 @@ class Backbone:
 
         Returns:
             Hidden states after the final norm, shape ``(batch, length, hidden_size)``.
+
+        Raises:
+            ValueError: When the sequences are longer than the model has positions.
         """
         batch, length = tokens.shape
         c = self.config
+        if length > c.max_positions:
+            raise ValueError(
+                f"sequences of {length} tokens exceed the {c.max_positions} positions of this model; cut them"
+            )
         cos, sin = self.rotary.at(torch.arange(length, device=self.device))
 
         def heads(x: Tensor, count: int) -> Tensor:
@@ -210,7 +217,7 @@ def _read_config(model: PreTrainedModel) -> BackboneConfig:
     config = model.config
     if config.model_type not in SUPPORTED_MODEL_TYPES:
         raise ValueError(
-            f"model type {config.model_type!r} is not supported; supported are {', '.join(SUPPORTED_MODEL_TYPES)}"
+            f"model type {config.model_type!r} is not supported, only {', '.join(SUPPORTED_MODEL_TYPES)}"
         )
     if config.hidden_act != "silu":
         raise ValueError(f"activation {config.hidden_act!r} is not supported; Llama-family models use 'silu'")

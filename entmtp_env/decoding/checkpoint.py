@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from entmtp_env.decoding.heads import DraftHeads, HeadsConfig
 from entmtp_env.files import atomic_path
@@ -30,7 +31,11 @@ def save_heads(
         path: A ``.safetensors`` file.
         dtype: Element type of the stored weights.
         manifest: What made them (command, data, seed, base model); any JSON.
+
+    Raises:
+        ValueError: When the heads are packed.
     """
+    _require_unpacked(heads)
     tensors = {
         name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else torch.int32).contiguous()
         for name, tensor in heads.state_dict().items()
@@ -40,6 +45,7 @@ def save_heads(
         "config": json.dumps(dataclasses.asdict(heads.config)),
         "manifest": json.dumps(manifest or {}),
     }
+    metadata["sha256"] = _sha256(sorted(metadata.items()), tensors)
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata=metadata)
 
@@ -58,8 +64,10 @@ def load_heads(path: str | Path) -> DraftHeads:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:
                 raise ValueError(f"format {metadata.get('format')!r}, expected {_FORMAT!r}")
-            config = HeadsConfig(**json.loads(metadata["config"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if metadata.pop("sha256") != _sha256(sorted(metadata.items()), tensors):
+                raise ValueError("the checksum is wrong, so the file is damaged; fetch or train it again")
+            config = HeadsConfig(**json.loads(metadata["config"]))
         heads = DraftHeads(config, tensors["vocab_ids"])
         heads.load_state_dict(tensors, strict=True)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -74,8 +82,23 @@ def read_manifest(path: str | Path) -> dict[str, object]:
 
 
 def heads_fingerprint(heads: DraftHeads) -> str:
-    """Hash of configuration and weights, the same for equal unpacked heads."""
-    digest = hashlib.sha256(repr(heads.config).encode())
-    for name, tensor in sorted(heads.state_dict().items()):
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+    """Hash of configuration and weights, the same for equal heads.
+
+    Raises:
+        ValueError: When the heads are packed.
+    """
+    _require_unpacked(heads)
+    return _sha256(heads.config, heads.state_dict())[:16]
+
+
+def _sha256(label: object, tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(repr(label).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _require_unpacked(heads: DraftHeads) -> None:
+    if heads.packed:
+        raise ValueError("packed heads hold no plain weights; save or fingerprint them before pack()")

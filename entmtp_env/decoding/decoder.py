@@ -96,23 +96,29 @@ class TreeDecoder:
         return self._cache.capacity
 
     def check_tree(self, tree: DraftTree) -> None:
-        """Check that the heads can draft a tree.
+        """Check that a tree can be drafted and verified.
 
         Raises:
             ValueError: When it is deeper than the heads, larger than ``max_nodes``, or has more siblings
                 than the draft vocabulary has tokens.
         """
+        self._check_draftable(tree)
+        if len(tree) > self.max_nodes:
+            raise ValueError(
+                f"tree {tree.name!r} has {len(tree)} nodes; this decoder was made for {self.max_nodes}"
+            )
+
+    def _check_draftable(self, tree: DraftTree) -> None:
         config = self.heads.config
         if tree.depth > config.depth:
             raise ValueError(
                 f"tree {tree.name!r} has depth {tree.depth}, but there are {config.depth} draft heads"
             )
-        if len(tree) > self.max_nodes:
-            raise ValueError(
-                f"tree {tree.name!r} has {len(tree)} nodes; this decoder was made for {self.max_nodes}"
-            )
         if tree.max_rank >= config.draft_vocab_size:
-            raise ValueError(f"tree {tree.name!r} asks for more children than there are draftable tokens")
+            raise ValueError(
+                f"tree {tree.name!r} asks for {tree.max_rank + 1} children of a node, but only "
+                f"{config.draft_vocab_size} tokens can be drafted"
+            )
 
     @torch.inference_mode()
     def start(
@@ -135,14 +141,23 @@ class TreeDecoder:
             Seconds of the prefill.
 
         Raises:
-            ValueError: When the prompt is empty, nested (a batch), or leaves no room for a step.
+            ValueError: When the prompt is empty, nested (a batch), has ids outside the vocabulary, or leaves
+                no room for a step.
         """
         if any(not isinstance(token, int) for token in prompt):
             raise ValueError(
                 "prompt must be a flat list of token ids: batch size 1 only, one decoder per text"
             )
         if not prompt or max_new_tokens < 1:
-            raise ValueError("the prompt and max_new_tokens must not be empty or zero")
+            raise ValueError(
+                f"a text needs a prompt and room to grow; got {len(prompt)} tokens, cap {max_new_tokens}"
+            )
+        vocab_size = self.backbone.config.vocab_size
+        if not 0 <= min(prompt) <= max(prompt) < vocab_size:
+            raise ValueError(
+                f"prompt ids must be 0..{vocab_size - 1}, got {min(prompt)}..{max(prompt)}; use the "
+                "tokenizer of this model"
+            )
         if len(prompt) + 1 + self.max_nodes > self.capacity:
             raise ValueError(
                 f"a prompt of {len(prompt)} tokens and a tree of {self.max_nodes} nodes do not fit into "
@@ -155,7 +170,7 @@ class TreeDecoder:
         self._rule = rule or GreedyRule()
         self._rule.start(seed)
         self._max_new_tokens, self.tokens, self.finish_reason = max_new_tokens, [], ""
-        self._probe = self._draft = None
+        self._probe, self._draft, self._probe_seconds = None, None, 0.0
         hidden = self.backbone.forward(torch.tensor(prompt, device=self.backbone.device), self._cache)
         logits = self.backbone.logits(hidden[-1:])
         self._commit(hidden, list(range(len(prompt))), logits[0])
@@ -164,7 +179,14 @@ class TreeDecoder:
 
     @torch.inference_mode()
     def probe(self, tree: DraftTree) -> None:
-        """Draft ``tree`` before the decision; the next step reuses it and counts its time."""
+        """Draft ``tree`` before the decision; the next step reuses it and counts its time.
+
+        The tree may have any number of nodes, as the union of a bank has: only depth and ranks count.
+
+        Raises:
+            RuntimeError: When the text has ended or none was started.
+            ValueError: When the heads cannot draft the tree.
+        """
         self._check_running()
         begin = self._now()
         self._probe = self._draft_tree(tree, None)
@@ -226,7 +248,7 @@ class TreeDecoder:
 
     def base_signals(self) -> tuple[float, float]:
         """Top-1 probability of the root's distribution, and its entropy divided by ln V."""
-        log_p = torch.log_softmax(self._root_logits.float(), -1)
+        log_p = torch.log_softmax(self.root_logits.float(), -1)
         entropy = float(-(log_p.exp() * log_p).sum()) / math.log(log_p.numel())
         return float(log_p.max().exp()), entropy
 
@@ -247,6 +269,7 @@ class TreeDecoder:
     def _draft_tree(self, tree: DraftTree, known: Draft | None) -> Draft:
         key = (tree, None if known is None else known.tree)
         if key not in self._plans:
+            self._check_draftable(tree)
             self._plans[key] = DraftPlan(*key, self.backbone.device)
         root = torch.tensor([self.root], device=self.backbone.device)
         return draft_tree(self.heads, self._state, root, tree, self._plans[key], known)
@@ -262,7 +285,7 @@ class TreeDecoder:
 
     def _commit(self, hidden: Tensor, rows: list[int], root_logits: Tensor) -> None:
         self._cache.keep(rows)
-        self._root_logits = root_logits
+        self.root_logits = root_logits
         kept = hidden[rows]
         if self.heads.prefix is not None:
             kept = self.heads.prefix(kept[None], self._prefix_cache)[0]

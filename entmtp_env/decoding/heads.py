@@ -115,6 +115,7 @@ class DraftHeads(nn.Module):
         self.norms = nn.ModuleList(nn.RMSNorm(width, config.rms_norm_eps) for _ in range(config.depth))
         self._embedding: Tensor | None = None
         self._lm_head: PackedLinear | None = None
+        self.packed = False
 
     @property
     def sequential(self) -> bool:
@@ -138,6 +139,11 @@ class DraftHeads(nn.Module):
                 f"{int(self.vocab_ids.max())}; the base model has {c.hidden_size} and {c.vocab_size} tokens. "
                 "Use the heads trained for this model (python -m train heads)"
             )
+        if self.prefix is not None and self.config.head_dim != c.head_dim:
+            raise ValueError(
+                f"the prefix layer of these draft heads has attention heads of width {self.config.head_dim}, "
+                f"the base model {c.head_dim}; use the heads trained for this model (python -m train heads)"
+            )
         self.to(backbone.device, backbone.dtype)
         self._embedding = scaled_embedding(backbone)
         self._lm_head = PackedLinear(backbone.lm_head_weight[self.vocab_ids])
@@ -148,6 +154,7 @@ class DraftHeads(nn.Module):
         """Lay the weights out for inference; the heads cannot be trained or saved afterwards."""
         self.requires_grad_(False).eval()
         pack_linears(self)
+        self.packed = True
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Head inputs ``(..., hidden_size)`` of base token ids of any shape."""

@@ -43,8 +43,8 @@ class KVCache:
         """
         if self.length + rows > self.capacity:
             raise ValueError(
-                f"KV cache full: {self.length} rows committed, {rows} more asked for, capacity {self.capacity}; "
-                "end the text here or make a session with a larger capacity"
+                f"KV cache full: {self.length} rows committed, {rows} more asked for, capacity "
+                f"{self.capacity}; end the text here or make a session with a larger capacity"
             )
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,7 @@ def pack_linears(module: nn.Module) -> None:
 
 
 def _can_pack() -> bool:
-    # The two operators are what torch.compile emits for CPU linears; they are absent from builds without oneDNN.
+    # The two operators are what torch.compile emits for CPU linears; builds without oneDNN lack them.
     return (
         torch.backends.mkldnn.is_available()
         and torch.ops.mkldnn._is_mkldnn_bf16_supported()

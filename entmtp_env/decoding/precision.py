@@ -17,11 +17,14 @@ def choose_device(name: str) -> torch.device:
     """The device called ``name``; ``"auto"`` is CUDA when there is one, else the CPU.
 
     Raises:
-        ValueError: When it asks for CUDA and there is none.
+        ValueError: When it is no device, or asks for CUDA and there is none.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device {name!r} is unknown; expected 'auto', 'cpu' or 'cuda'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r}: this PyTorch sees no CUDA device; use 'cpu' or 'auto'")
     return device

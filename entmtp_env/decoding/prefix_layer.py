@@ -54,6 +54,9 @@ class PrefixLayer(nn.Module):
 
         Returns:
             Shape ``(batch, rows, hidden_size)``.
+
+        Raises:
+            ValueError: When the cache is full.
         """
         assert self._rotary is not None, "attach the heads to a backbone first"
         c, (batch, rows, _) = self.config, hidden.shape
@@ -64,6 +67,7 @@ class PrefixLayer(nn.Module):
         q, k = self._rotary.rotate(q, cos, sin), self._rotary.rotate(k, cos, sin)
         mask = None
         if cache is not None:
+            cache.require(rows)
             k, v = (x[None] for x in cache.write(0, k[0], v[0]))
             cache.keep(list(range(rows)))
             mask = torch.ones(rows, start + rows, dtype=torch.bool, device=hidden.device).tril_(start)

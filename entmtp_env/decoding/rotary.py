@@ -27,7 +27,7 @@ class RotaryTable:
         self._half = inverse_frequencies.numel()
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines at ``positions`` of any shape; results gain a last axis of ``head_dim``."""
+        """Cosines and signed sines at ``positions`` of any shape, with a last axis of ``head_dim`` added."""
         return self._cos[positions], self._sin[positions]
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -110,6 +110,8 @@ class TopologyBank:
             if document["format"] != _FORMAT:
                 raise ValueError(f"format {document['format']!r}, expected {_FORMAT}")
             trees = [DraftTree.from_paths(tree["name"], tree["nodes"]) for tree in document["trees"]]
+            if not all(isinstance(name, str) for name in (document["name"], *(tree.name for tree in trees))):
+                raise ValueError("names must be strings")
             return cls(trees, name=document["name"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is not a topology bank: {error!r}") from error
@@ -128,7 +130,7 @@ def load_bank(name_or_path: str) -> TopologyBank:
         return BANKS[name_or_path]()
     if not FilePath(name_or_path).is_file():
         raise FileNotFoundError(
-            f"no topology bank {name_or_path!r}: expected one of {', '.join(BANKS)} or the path of a JSON file "
-            "written by TopologyBank.save"
+            f"no topology bank {name_or_path!r}: expected one of {', '.join(BANKS)} or the path of a JSON "
+            "file written by TopologyBank.save"
         )
     return TopologyBank.load(name_or_path)

@@ -32,17 +32,27 @@ def likely_tree(size: int, depth: int, confidence: tuple[float, ...], name: str)
         confidence: Probability that the child of rank 0, 1, ... is the true token, given that its parent is;
             must not increase, so that the chosen nodes form a tree.
         name: Name of the tree.
+
+    Raises:
+        ValueError: When there are not so many nodes.
     """
     frontier: dict[tuple[int, ...], float] = {}
-    candidates: dict[tuple[int, ...], float] = {(0,): confidence[0]}
+    candidates: dict[tuple[int, ...], float] = {(0,): confidence[0]} if depth else {}
     while len(frontier) < size:
+        if not candidates:
+            raise ValueError(
+                f"tree {name!r}: {len(confidence)} ranks at depth {depth} make {len(frontier)} nodes, not "
+                f"{size}"
+            )
         node = min(candidates, key=lambda n: (-candidates[n], n))
         value = frontier[node] = candidates.pop(node)
         if len(node) < depth:
-            candidates[(*node, 0)] = value * confidence[0]
+            child = (*node, 0)
+            candidates[child] = value * confidence[0]
         if node[-1] + 1 < len(confidence):
             rank = node[-1]
-            candidates[(*node[:-1], rank + 1)] = value / confidence[rank] * confidence[rank + 1]
+            sibling = (*node[:-1], rank + 1)
+            candidates[sibling] = value / confidence[rank] * confidence[rank + 1]
     return DraftTree(name, tuple(frontier))
 
 

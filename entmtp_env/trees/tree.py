@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Path = tuple[int, ...]
-"""A node, named by the child ranks from the root to it: ``(0, 2)`` is the 3rd-best child of the best child."""
+"""A node, named by the child ranks from the root to it: ``(0, 2)`` is the best child's 3rd child."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class DraftTree:
         nodes: Paths of child ranks, in any order.
 
     Raises:
+        TypeError: When a rank is not an integer.
         ValueError: When a node is empty, negative, doubled, lacks its parent, or skips a sibling rank.
     """
 
@@ -34,7 +36,7 @@ class DraftTree:
 
     def __post_init__(self) -> None:
         """Sort the nodes and check that they form a tree with contiguous sibling ranks."""
-        nodes = sorted((tuple(int(rank) for rank in node) for node in self.nodes), key=lambda n: (len(n), n))
+        nodes = sorted((tuple(map(operator.index, node)) for node in self.nodes), key=lambda n: (len(n), n))
         present = set(nodes)
         if len(present) != len(nodes):
             raise ValueError(f"tree {self.name!r} lists a node twice")
@@ -91,7 +93,7 @@ class DraftTree:
 
     @cached_property
     def level_starts(self) -> tuple[int, ...]:
-        """First row of depth 0, 1, ..., and one past the last row: depth ``d`` is ``starts[d]:starts[d+1]``."""
+        """First row of depth 0, 1, ..., and one past the last: depth ``d`` is ``starts[d]:starts[d+1]``."""
         return tuple(int(start) for start in np.searchsorted(self.depths, np.arange(self.depth + 2)))
 
     @cached_property

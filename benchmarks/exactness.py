@@ -1,0 +1,117 @@
+"""Does tree decoding give the autoregressive text? Exact in float32; near-ties of bfloat16 are counted."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from entmtp_env.decoding import TreeDecoder, make_acceptance
+from entmtp_env.engine import Engine, get_engine
+from entmtp_env.prompts import load_prompts
+from entmtp_env.trees import TopologyBank, default_bank
+from train.progress import progress_bar
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """Compare texts of every tree of the default bank, and of random switching, with autoregressive ones.
+
+    Attributes:
+        model: Base model.
+        prompts: Prompt sets.
+        num_prompts: Prompts of each set.
+        max_new_tokens: Token cap.
+        acceptance: Lossless acceptance rules.
+        dtypes: Element types.
+        switching: Texts per prompt with a random tree at every step.
+    """
+
+    model: str = "smollm2"
+    prompts: tuple[str, ...] = ("humaneval", "chat")
+    num_prompts: int = 10
+    max_new_tokens: int = 64
+    acceptance: tuple[str, ...] = ("greedy", "sample:temperature=0.7")
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    switching: int = 2
+
+
+@dataclass
+class _Tally:
+    texts: int = 0
+    differ: int = 0
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.margins: list[float] = []
+
+
+def measure_exactness(config: Exactness) -> None:
+    """Run the comparison and print a table."""
+    bank = default_bank()
+    prompts = [p for name in config.prompts for p in load_prompts(name)[: config.num_prompts]]
+    table = Table(
+        "dtype", "rule", "texts", "different", "tokens compared", "logit margin at the first difference"
+    )
+    with progress_bar() as bar:
+        task = bar.add_task("texts", total=len(prompts) * len(config.dtypes) * len(config.acceptance))
+        for dtype in config.dtypes:
+            engine = get_engine(config.model, dtype=dtype)
+            for rule in config.acceptance:
+                tally = _Tally()
+                for number, prompt in enumerate(prompts):
+                    _compare(engine, bank, rule, engine.encode(prompt), number, config, tally)
+                    bar.advance(task)
+                table.add_row(
+                    dtype,
+                    rule,
+                    str(tally.texts),
+                    str(tally.differ),
+                    str(tally.tokens),
+                    _margins(tally.margins),
+                )
+    Console().print(table)
+
+
+def _compare(
+    engine: Engine,
+    bank: TopologyBank,
+    rule: str,
+    prompt: list[int],
+    seed: int,
+    config: Exactness,
+    tally: _Tally,
+) -> None:
+    decoder = TreeDecoder(engine.backbone, engine.heads, eos_token_ids=engine.eos_token_ids)
+    rng = random.Random(seed)
+
+    def decode(choose: object) -> list[torch.Tensor]:
+        decoder.start(prompt, make_acceptance(rule), max_new_tokens=config.max_new_tokens, seed=seed)
+        logits = [decoder.root_logits.float()]
+        while not decoder.finish_reason:
+            decoder.step(rng.choice(bank.trees) if choose is None else choose)  # type: ignore[arg-type]
+            logits.append(decoder.root_logits.float())
+        return logits
+
+    logits = decode(bank[0])
+    expected = decoder.tokens
+    for tree in [*list(bank)[1:], *[None] * config.switching]:
+        decode(tree)
+        tally.texts += 1
+        pairs = list(zip(expected, decoder.tokens, strict=False))
+        first = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        tally.tokens += first
+        if decoder.tokens != expected:
+            tally.differ += 1
+            if first < len(pairs):
+                tally.margins.append(float(logits[first][pairs[first][0]] - logits[first][pairs[first][1]]))
+
+
+def _margins(margins: list[float]) -> str:
+    if not margins:
+        return "-"
+    return f"median {np.median(np.abs(margins)):.3f}, largest {np.max(np.abs(margins)):.3f}"

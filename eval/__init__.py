@@ -1,0 +1,1 @@
+"""Evaluation: policies compared on the same prompts and seeds, with intervals, tables and plots."""

@@ -1,0 +1,33 @@
+"""``python -m eval``: every comparison of policies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import tyro
+
+from eval.compare import Compare, compare
+from eval.interleave import EvaluationError
+
+_COMMANDS: dict[type[Any], Callable[[Any], object]] = {Compare: compare}
+
+
+def main() -> None:
+    """Parse the command line and run; a mistake of the user is one line on standard error and exit code 2."""
+    try:
+        config = tyro.extras.subcommand_cli_from_dict(
+            {kind.__name__.lower(): kind for kind in _COMMANDS},
+            prog="python -m eval",
+            description="Evaluate schedulers of tree-based speculative decoding.",
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+        _COMMANDS[type(config)](config)
+    except (ValueError, FileNotFoundError, FileExistsError, EvaluationError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Run policies side by side: prompt by prompt, so that drift of the machine hits all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from entmtp_env.prompts import Prompt
+from policies import Episode, Predictor, SchedulingEnv, run_episode
+
+
+class EvaluationError(RuntimeError):
+    """The engine did what no comparison can be built on; the message says with which prompt and policy."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One episode of a comparison.
+
+    Attributes:
+        policy: Spec of the policy.
+        seed: Seed of the reset.
+        episode: What happened.
+    """
+
+    policy: str
+    seed: int
+    episode: Episode
+
+
+def draw_prompts(prompts: Sequence[Prompt], limit: int, seed: int) -> dict[str, int]:
+    """Choose prompts and give each its seed.
+
+    Args:
+        prompts: The set.
+        limit: Prompts to keep, the first after a shuffle; 0 = all.
+        seed: Seed of the shuffle, and of the first prompt; the others count up from it, so that two prompts
+            never share their sampling noise.
+
+    Returns:
+        Seed by prompt id, in the order to run.
+    """
+    order = np.random.default_rng(seed).permutation(len(prompts))
+    return {prompts[k].prompt_id: seed + i for i, k in enumerate(order[: limit or None])}
+
+
+def warm_up(env: SchedulingEnv, policies: Mapping[str, Predictor], prompt_id: str) -> None:
+    """Pay the first-use costs (kernels, allocations, imports) of every tree and policy, untimed."""
+    unwrapped: Any = env.unwrapped
+    unwrapped.warm_up()
+    observation, _ = env.reset(seed=0, options={"prompt_id": prompt_id})
+    for policy in policies.values():
+        policy.predict(observation, state=None, episode_start=np.array([True]), deterministic=True)
+
+
+def interleave(
+    env: SchedulingEnv, policies: Mapping[str, Predictor], seeds: Mapping[str, int], seed: int
+) -> Iterator[Run]:
+    """Generate one text per prompt and policy, all policies on a prompt before the next one.
+
+    Args:
+        env: The environment.
+        policies: Policies by spec.
+        seeds: Seed by prompt id, the same for every policy.
+        seed: Seed of the order of the policies, shuffled anew for each prompt.
+
+    Yields:
+        The runs, as they finish.
+
+    Raises:
+        EvaluationError: When an episode ends in an error, or on another prompt than asked for.
+        RuntimeError: When the policy or the environment raised; it names both and is chained to the cause.
+    """
+    names = list(policies)
+    shuffle = np.random.default_rng(seed)
+    for prompt_id, prompt_seed in seeds.items():
+        for k in shuffle.permutation(len(names)):
+            name = names[k]
+            try:
+                episode = run_episode(env, policies[name], prompt_id, prompt_seed)
+            except Exception as error:
+                raise RuntimeError(f"policy {name!r} failed on prompt {prompt_id!r}") from error
+            if episode.finish_reason.startswith("error"):
+                raise EvaluationError(
+                    f"policy {name!r} on prompt {prompt_id!r} ended with {episode.finish_reason!r} after "
+                    f"{len(episode.steps)} steps; repair the cause or leave that prompt out: an average over "
+                    "the other texts would favour this policy or hurt it"
+                )
+            if episode.prompt_id != prompt_id:
+                raise EvaluationError(
+                    f"asked for prompt {prompt_id!r}, the environment ran {episode.prompt_id!r} under "
+                    f'{name!r}; its reset must obey options={{"prompt_id": ...}}'
+                )
+            yield Run(name, prompt_seed, episode)

@@ -1,0 +1,30 @@
+import pytest
+import torch
+from torch import nn
+
+from entmtp_env.decoding.linear import PackedLinear, pack_linears
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(1, 24), (16, 24), (65, 24), (2, 3, 24)])
+def test_equals_a_plain_linear_map(dtype, bias, shape):
+    torch.manual_seed(0)
+    weight, offset, x = torch.randn(40, 24), torch.randn(40) if bias else None, torch.randn(shape)
+    weight, x = weight.to(dtype), x.to(dtype)
+    offset = None if offset is None else offset.to(dtype)
+    y = PackedLinear(weight, offset)(x)
+    exact = x.double() @ weight.double().T + (0 if offset is None else offset.double())
+    assert y.dtype is dtype
+    tolerance = 1e-4 if dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(y.double(), exact, atol=tolerance * 5, rtol=tolerance)
+
+
+def test_pack_linears_replaces_nested_layers_and_keeps_the_function():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.SiLU(), nn.Linear(8, 3, bias=False)))
+    x = torch.randn(5, 4)
+    expected = module(x)
+    pack_linears(module)
+    assert not any(isinstance(child, nn.Linear) for child in module.modules())
+    torch.testing.assert_close(module(x), expected)

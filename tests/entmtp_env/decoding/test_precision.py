@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from entmtp_env.decoding import precision
+from entmtp_env.decoding.precision import choose_device, choose_dtype, cpu_prefers_bfloat16
+
+CPU = torch.device("cpu")
+
+
+def test_auto_device_is_cuda_where_there_is_one(monkeypatch):
+    for there in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert choose_device("auto").type == ("cuda" if there else "cpu")
+
+
+def test_cuda_without_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="sees no CUDA device"):
+        choose_device("cuda:0")
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(ValueError, match="device 'gpu0' is unknown"):
+        choose_device("gpu0")
+
+
+@pytest.mark.parametrize(("faster", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_auto_dtype_on_a_cpu_is_the_faster_one(monkeypatch, faster, dtype):
+    monkeypatch.setattr(precision, "cpu_prefers_bfloat16", lambda: faster)
+    assert choose_dtype("auto", CPU) is dtype
+
+
+@pytest.mark.parametrize(("supported", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_auto_dtype_on_a_gpu_is_what_it_supports(monkeypatch, supported, dtype):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    assert choose_dtype("auto", torch.device("cuda")) is dtype
+
+
+def test_named_dtypes():
+    assert choose_dtype("float32", CPU) is torch.float32
+    assert choose_dtype("float16", torch.device("cuda")) is torch.float16
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("int8", "'int8' is unknown"), ("float16", "not supported on a CPU")]
+)
+def test_other_dtypes_are_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        choose_dtype(name, CPU)
+
+
+@pytest.mark.parametrize("faster", [torch.float32, torch.bfloat16])
+def test_the_measurement_follows_the_clock(monkeypatch, faster):
+    monkeypatch.setattr(precision, "_time", lambda x, layers: 1.0 if x.dtype is faster else 2.0)
+    assert cpu_prefers_bfloat16.__wrapped__() == (faster is torch.bfloat16)

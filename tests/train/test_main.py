@@ -1,0 +1,46 @@
+import pytest
+
+from train.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("args", "texts"),
+    [
+        ([], ["heads", "calibrate", "Train draft heads"]),
+        (["heads"], ["--texts", "--out", "--arch", "--draft-vocab-size", "Number of heads"]),
+        (["calibrate"], ["--prompts", "--num-prompts", "--policies", "ema-ladder", "Token cap"]),
+    ],
+)
+def test_help(capsys, args, texts):
+    with pytest.raises(SystemExit) as stop:
+        main([*args, "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["heads", "--texts", "absent.jsonl", "--out", "x.safetensors"], "no texts at absent.jsonl"),
+        (["calibrate", "--prompts", "absent.jsonl"], "absent.jsonl"),
+        (["calibrate", "--acceptance", "hopeful"], "hopeful"),
+        (["calibrate", "--num-prompts", "-1"], "num_prompts=-1"),
+        (["calibrate", "--scores", "luck"], "'luck'"),
+    ],
+)
+def test_a_fault_is_one_line(capsys, monkeypatch, tmp_path, args, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(args) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("python -m train: error: ")
+    assert error.count("\n") == 1
+    assert message in error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("args", [[], ["bake"], ["heads"], ["calibrate", "--quantiles", "2"]])
+def test_a_wrong_command_line_exits_with_2(capsys, args):
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code == 2
