@@ -12,9 +12,9 @@ from rich.table import Table
 
 from entmtp_env.decoding import TreeDecoder, make_acceptance
 from entmtp_env.engine import Engine, get_engine
+from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import load_prompts
 from entmtp_env.trees import TopologyBank, default_bank
-from train.progress import progress_bar
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def heads_path(model: str, heads: str) -> Path:
         return Path(heads)
     if model not in SHIPPED_HEADS:
         raise FileNotFoundError(
-            f"no draft heads ship for the model {model!r} (only for {', '.join(SHIPPED_HEADS)}); train some with "
-            "'python -m train heads' and pass their path as heads"
+            f"no draft heads ship for the model {model!r}, only for {', '.join(SHIPPED_HEADS)}; train some "
+            "with 'python -m train heads' and pass their path as heads"
         )
-    return Path(str(resources.files("entmtp_env").joinpath(f"data/heads/{SHIPPED_HEADS[model]}")))
+    return Path(str(resources.files("entmtp_env") / "data" / "heads" / SHIPPED_HEADS[model]))

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.features import Probe
+from entmtp_env.progress import progress_bar
 from eval.interleave import EvaluationError, draw_prompts, interleave, warm_up
 from eval.manifest import describe_run
 from eval.plot import comparison_figure, save_figure
-from eval.progress import episode_progress
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, PolicySummary, summarise
 from eval.table import comparison_table
@@ -178,13 +178,15 @@ def _run(
 ) -> dict[str, list[PolicySummary]]:
     total = sum(len(contest.policies) * len(contest.seeds) for contest in contests.values())
     summaries = {}
-    with episode_progress(total) as advance:
+    with progress_bar() as bar:
+        task = bar.add_task("episodes", total=total)
         for prompts, contest in contests.items():
+            bar.update(task, description=prompts)
             episodes: dict[str, list[Episode]] = {spec: [] for spec in contest.policies}
             for run in interleave(contest.env, contest.policies, contest.seeds, config.seed):
                 episodes[run.policy].append(run.episode)
                 folder.add(prompts, run)
-                advance(prompts)
+                bar.advance(task)
             summaries[prompts] = summarise(episodes, config.baseline, config.bootstrap_samples, config.seed)
     return summaries
 

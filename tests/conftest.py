@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# A busy machine is not a failing test.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 @dataclass(frozen=True)
 class TinyFiles:
-    """A tiny model with tokenizer, heads for it, and prompts, all on disk; keyword arguments for an environment."""
+    """A tiny model with tokenizer, heads for it, and prompts, on disk; arguments for an environment."""
 
     model: str
     heads: str

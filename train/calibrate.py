@@ -22,6 +22,7 @@ from rich.text import Text
 
 import entmtp_env  # noqa: F401  registers the environments
 from entmtp_env.features import Probe
+from entmtp_env.progress import progress_bar
 from entmtp_env.trees import TopologyBank
 from policies.base import Memory, SchedulerPolicy, SchedulingEnv
 from policies.ema_ladder import EmaLadder
@@ -31,7 +32,6 @@ from policies.rollout import Episode, run_episode
 from policies.static import Static
 from policies.threshold import Threshold
 from train.candidates import StaticRuns, ema_ladder_options, ladder_options, threshold_options
-from train.progress import progress_bar
 
 PolicyName = Literal["static", "threshold", "ladder", "ema-ladder"]
 

@@ -20,9 +20,9 @@ from entmtp_env.decoding.checkpoint import save_heads
 from entmtp_env.decoding.heads import DraftHeads, HeadArch, HeadsConfig
 from entmtp_env.decoding.precision import choose_device, choose_dtype
 from entmtp_env.models import load_pretrained
+from entmtp_env.progress import progress_bar
 from train.distill_loss import distill_loss
 from train.hidden_states import HiddenStates, hidden_states
-from train.progress import progress_bar
 from train.texts import Text, frequent_tokens, read_texts, texts_fingerprint
 
 

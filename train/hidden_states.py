@@ -12,7 +12,7 @@ from torch import Tensor
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.files import atomic_path, write_text_atomically
-from train.progress import progress_bar
+from entmtp_env.progress import progress_bar
 from train.texts import Text, texts_fingerprint
 
 _TOKENS_PER_PASS = 4096

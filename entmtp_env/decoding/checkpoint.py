@@ -65,8 +65,8 @@ def load_heads(path: str | Path) -> DraftHeads:
             if metadata.get("format") != _FORMAT:
                 raise ValueError(f"format {metadata.get('format')!r}, expected {_FORMAT!r}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if metadata.pop("sha256") != _sha256(sorted(metadata.items()), tensors):
-                raise ValueError("the checksum is wrong, so the file is damaged; fetch or train it again")
+            if metadata.pop("sha256", None) != _sha256(sorted(metadata.items()), tensors):
+                raise ValueError("the checksum is missing or wrong; fetch or train the file again")
             config = HeadsConfig(**json.loads(metadata["config"]))
         heads = DraftHeads(config, tensors["vocab_ids"])
         heads.load_state_dict(tensors, strict=True)

@@ -198,7 +198,7 @@ def test_reset_options(make):
 
 def test_a_prompt_that_is_too_long_is_named(make):
     env = make(capacity=66)
-    with pytest.raises(ValueError, match="prompt 't5'.*raise the capacity"):
+    with pytest.raises(ValueError, match=r"prompt 't5'.*raise the capacity"):
         env.reset(options={"prompt_id": "t5"})
 
 
@@ -260,8 +260,8 @@ def test_warm_up_leaves_nothing_to_build(make):
     plans = len(env.decoder._plans)
     play(env, lambda i: i % 10, seed=0)
     assert len(env.decoder._plans) == plans
+    env.warm_up()
     with pytest.raises(gymnasium.error.ResetNeeded):
-        env.warm_up()
         env.step(0)
 
 
@@ -335,3 +335,39 @@ def test_engines_are_shared_and_described(tiny_files):
     manifest = get_engine(*names).manifest
     assert manifest["dtype"] == "float32"
     assert len(manifest["heads_fingerprint"]) == 16
+
+
+def test_stable_baselines3_subprocesses_load_their_own_model(tiny_files):
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+
+    def build():
+        import entmtp_env  # noqa: F401
+
+        return gymnasium.make(ID, **tiny_files.kwargs)
+
+    envs = vec_env.SubprocVecEnv([build, build])
+    try:
+        envs.reset()
+        observations, rewards, _, infos = envs.step(np.array([0, 9]))
+        assert observations.shape == (2, *envs.observation_space.shape)
+        assert (rewards > 0).all()
+        assert [info["tree"] for info in infos] == ["autoregressive", "hydra-default"]
+    finally:
+        envs.close()
+
+
+def test_autoreset_steps_are_no_decode_steps(tiny_files):
+    """A vector environment's step that only resets emits no tokens and takes no time."""
+    envs = gymnasium.make_vec(ID, num_envs=1, **(tiny_files.kwargs | {"max_new_tokens": 5}))
+    envs.reset(seed=0)
+    resets, after_end = 0, False
+    for _ in range(40):
+        _, rewards, terminated, truncated, infos = envs.step(np.array([3]))
+        if after_end:
+            resets += 1
+            assert (rewards[0], infos["tokens"][0], infos["seconds"][0], infos["tree"][0]) == (0, 0, 0, "")
+        else:
+            assert infos["tokens"][0] == infos["accept_length"][0] + 1
+            assert infos["seconds"][0] > 0
+        after_end = bool(terminated[0] or truncated[0])
+    assert resets >= 3

@@ -15,19 +15,23 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+_REDRAW_EVERY = 0.5
 _LINE_EVERY = 10.0
 
 
 class _Progress(Progress):
     """A bar that is redrawn on a terminal, and a plain line now and then in a log file or a pipe."""
 
-    _printed = float("-inf")
+    _shown = float("-inf")
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
         super().advance(task_id, advance)
-        if not self.console.is_terminal and time.monotonic() - self._printed >= _LINE_EVERY:
-            self._printed = time.monotonic()
-            self.console.print(self.get_renderable())
+        if time.monotonic() - self._shown >= (_REDRAW_EVERY if self.console.is_terminal else _LINE_EVERY):
+            self._shown = time.monotonic()
+            if self.console.is_terminal:
+                self.refresh()
+            else:
+                self.console.print(self.get_renderable())
 
 
 def progress_bar(console: Console | None = None) -> Progress:
@@ -47,8 +51,8 @@ def progress_bar(console: Console | None = None) -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
-        # Seldom, since redrawing takes time from what is being timed.
-        refresh_per_second=2,
+        # Drawn by advance() alone: a refresh thread would run inside the steps that are timed.
+        auto_refresh=False,
         # Seconds; the default of 30 forgets steps that take as long.
         speed_estimate_period=300,
     )
