@@ -24,7 +24,7 @@ $(VENV)/dev: $(VENV)/core
 demo: $(VENV)/core
 	rm -rf $(DEMO)
 	$(RUN) -m train calibrate --prompts humaneval:calibration --num-prompts 3 --max-new-tokens 96 \
-		--policies static threshold --scores expected-accept --quantiles 0.3 0.6 --out $(DEMO)/calibration
+		--policies static threshold --scores expected_accept --quantiles 0.3 0.6 --out $(DEMO)/calibration
 	$(RUN) -m eval compare --prompts humaneval:evaluation chat:evaluation --num-prompts 4 --max-new-tokens 128 \
 		--policies autoregressive hydra-default static@$(DEMO)/calibration/static.json \
 		threshold@$(DEMO)/calibration/threshold.json --out $(DEMO)/comparison

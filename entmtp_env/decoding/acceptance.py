@@ -83,7 +83,7 @@ class GreedyRule(AcceptanceRule):
 
     def choose(self, logits: Tensor, positions: Sequence[int]) -> Tensor:
         """The arg max of each row."""
-        return logits.argmax(-1)
+        return _arg_max(logits)
 
 
 class SampleRule(AcceptanceRule):
@@ -121,7 +121,7 @@ class SampleRule(AcceptanceRule):
             self._noise[position] = noise.to(logits.device)
         noise = torch.stack([self._noise[p] for p in range(first, max(positions) + 1)])
         index = torch.tensor(positions, device=logits.device) - first
-        return (logits.float() / self.temperature + noise[index]).argmax(-1)
+        return _arg_max(logits.float() / self.temperature + noise[index])
 
 
 class TypicalRule(AcceptanceRule):
@@ -153,7 +153,7 @@ class TypicalRule(AcceptanceRule):
 
     def choose(self, logits: Tensor, positions: Sequence[int]) -> Tensor:
         """The arg max of each row."""
-        return logits.argmax(-1)
+        return _arg_max(logits)
 
     def judge(self, tree: DraftTree, tokens: Tensor, logits: Tensor, position: int) -> Verdict:
         """Accept the longest path whose every draft is typical."""
@@ -178,6 +178,11 @@ class TypicalRule(AcceptanceRule):
         while rows[0]:
             rows.insert(0, int(tree.parents[rows[0]]))
         return Verdict(rows, self.choose(logits[rows], []).tolist(), stands[0])
+
+
+def _arg_max(logits: Tensor) -> Tensor:
+    # On a CPU in bfloat16, max is vectorised and argmax is not: a quarter of the time.
+    return logits.max(-1).indices
 
 
 RULES: dict[str, type[AcceptanceRule]] = {rule.name: rule for rule in (GreedyRule, SampleRule, TypicalRule)}

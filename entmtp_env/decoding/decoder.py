@@ -76,7 +76,7 @@ class TreeDecoder:
         self._cache = backbone.new_cache(capacity)
         self._prefix_cache = None if heads.prefix is None else heads.prefix.new_cache(capacity)
         self._plans: dict[tuple[DraftTree, DraftTree | None], DraftPlan] = {}
-        self._tables: dict[DraftTree, tuple[Tensor, Tensor]] = {}
+        self._layouts: dict[DraftTree, tuple[Tensor, Tensor]] = {}
         self._rule: AcceptanceRule = GreedyRule()
         self._max_new_tokens = 0
         self._probe: Draft | None = None
@@ -203,10 +203,7 @@ class TreeDecoder:
         """
         self._check_running()
         begin = self._now()
-        if tree not in self._tables:
-            self.check_tree(tree)
-            offsets, mask = torch.from_numpy(tree.depths), torch.from_numpy(tree.attends)
-            self._tables[tree] = offsets.to(self.backbone.device), mask.to(self.backbone.device)
+        self._layout(tree)
         draft = self._draft_tree(tree, self._probe)
         if len(tree):
             self._draft = draft
@@ -240,8 +237,11 @@ class TreeDecoder:
         Returns:
             Tokens ``(nodes + 1,)``, hidden states ``(nodes + 1, hidden_size)`` and logits
             ``(nodes + 1, vocab_size)``, root first.
+
+        Raises:
+            ValueError: When the tree is too large for this decoder.
         """
-        offsets, mask = self._tables[draft.tree]
+        offsets, mask = self._layout(draft.tree)
         tokens = torch.cat((torch.tensor([self.root], device=self.backbone.device), draft.tokens))
         hidden = self.backbone.forward(tokens, self._cache, offsets + self.length, mask)
         return tokens, hidden, self.backbone.logits(hidden)
@@ -265,6 +265,14 @@ class TreeDecoder:
         if self._probe is None:
             raise RuntimeError("there is no probe; call probe(tree) before the decision")
         return self._probe.path_values()
+
+    def _layout(self, tree: DraftTree) -> tuple[Tensor, Tensor]:
+        """Position offset of each row and tree mask, on the device."""
+        if tree not in self._layouts:
+            self.check_tree(tree)
+            offsets, mask = torch.from_numpy(tree.depths), torch.from_numpy(tree.attends)
+            self._layouts[tree] = offsets.to(self.backbone.device), mask.to(self.backbone.device)
+        return self._layouts[tree]
 
     def _draft_tree(self, tree: DraftTree, known: Draft | None) -> Draft:
         key = (tree, None if known is None else known.tree)
