@@ -25,7 +25,8 @@ demo: $(VENV)/core
 	rm -rf $(DEMO)
 	$(RUN) -m train calibrate --prompts humaneval:calibration --num-prompts 3 --max-new-tokens 96 \
 		--policies static threshold --scores expected_accept --quantiles 0.3 0.6 --out $(DEMO)/calibration
-	$(RUN) -m eval compare --prompts humaneval:evaluation chat:evaluation --num-prompts 4 --max-new-tokens 128 \
+	$(RUN) -m eval compare --num-prompts 3 --max-new-tokens 96 \
+		--prompts humaneval:evaluation chat:evaluation math:evaluation stories:evaluation \
 		--policies autoregressive hydra-default static@$(DEMO)/calibration/static.json \
 		threshold@$(DEMO)/calibration/threshold.json --out $(DEMO)/comparison
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,9 @@ def load_pretrained(name: str) -> PretrainedModel:
     if isinstance(source, Path) and source.suffix == ".gguf":
         source = _converted(source)
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype="auto", trust_remote_code=False).eval()
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        with _no_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(source, dtype="auto", trust_remote_code=False).eval()
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, SafetensorError) as error:
         if isinstance(source, Path):
             raise ValueError(
@@ -163,18 +165,26 @@ def _head_and_tail(path: Path, count: int = 1 << 16) -> str:
         return hashlib.sha256(head + file.read(count)).hexdigest()
 
 
-def _dequantise(gguf: Path, folder: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+@contextlib.contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep transformers' bars for work of a second or two out of the output."""
     from transformers.utils import logging
 
-    progress = logging.is_progress_bar_enabled()
+    enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()
+
+
+def _dequantise(gguf: Path, folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with _no_progress_bars():
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    finally:
-        if progress:
-            logging.enable_progress_bar()
     tied = {id(p): name for name, p in reversed(list(model.named_parameters(remove_duplicate=False)))}
     weights = {n: p.detach().contiguous() for n, p in model.named_parameters() if tied[id(p)] == n}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
