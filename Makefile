@@ -24,11 +24,11 @@ $(VENV)/dev: $(VENV)/core
 demo: $(VENV)/core
 	rm -rf $(DEMO)
 	$(RUN) -m train calibrate --prompts humaneval:calibration --num-prompts 3 --max-new-tokens 96 \
-		--policies static threshold --scores expected_accept --quantiles 0.3 0.6 --out $(DEMO)/calibration
+		--policies static threshold --scores expected_accept --quantiles 0.3 0.6 --out $(DEMO)
 	$(RUN) -m eval compare --num-prompts 3 --max-new-tokens 96 \
 		--prompts humaneval:evaluation chat:evaluation math:evaluation stories:evaluation \
-		--policies autoregressive hydra-default static@$(DEMO)/calibration/static.json \
-		threshold@$(DEMO)/calibration/threshold.json --out $(DEMO)/comparison
+		--policies autoregressive hydra-default static@$(DEMO)/static.json \
+		threshold@$(DEMO)/threshold.json --out $(DEMO)/comparison
 
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .

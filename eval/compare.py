@@ -22,7 +22,7 @@ from eval.manifest import describe_run
 from eval.plot import comparison_figure, save_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, PolicySummary, summarise
-from eval.table import comparison_table
+from eval.table import LEGEND, comparison_table
 from policies import Episode, Predictor, SchedulingEnv, make_policy
 
 
@@ -213,6 +213,7 @@ def _print(summaries: Mapping[str, Sequence[PolicySummary]], baseline: str, out:
     console = Console(width=None if sys.stdout.isatty() else 100)
     for prompts, rows in summaries.items():
         console.print(comparison_table(prompts, rows, baseline))
+    console.print(LEGEND, highlight=False, markup=False)
     console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
 
 

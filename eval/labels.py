@@ -9,8 +9,12 @@ _BREAKS = (r"(?<=[,:|@])", r"(?<=[=._-])", r"(?<=.)")
 
 
 def fold_spec(spec: str, width: int) -> str:
-    """Break a spec into lines of at most ``width`` characters, preferably between its parts."""
-    pieces = [spec]
+    """Break a spec into lines of at most ``width`` characters, preferably between its parts.
+
+    Of a policy file's path, only the name is kept; the manifest has the whole.
+    """
+    name, at, file = spec.partition("@")
+    pieces = [name + at + re.split(r"[/\\]", file)[-1]]
     for pattern in _BREAKS:
         pieces = [
             p for piece in pieces for p in (re.split(pattern, piece) if len(piece) > width else [piece])

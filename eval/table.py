@@ -13,6 +13,12 @@ from eval.statistics import REFERENCE, PolicySummary, Ratio
 
 _LABEL_WIDTH = 19
 
+LEGEND = (
+    f"★ most tokens per second (policy's time included, prefill's not); ρ: × {REFERENCE}; "
+    f"[low, high]: paired bootstrap over prompts, 95 %; same text: equal to {REFERENCE}'s"
+)
+"""What the columns mean; said once below all tables."""
+
 
 def comparison_table(prompts: str, summaries: Sequence[PolicySummary], baseline: str) -> Table:
     """Build the table of one prompt set.
@@ -28,12 +34,7 @@ def comparison_table(prompts: str, summaries: Sequence[PolicySummary], baseline:
     count = summaries[0].prompts
     table = Table(
         title=f"{escape(prompts)}: {count} prompts",
-        caption=escape(
-            f"★ most tokens per second (policy's time included, prefill's not); ρ: × {REFERENCE}; "
-            f"[low, high]: paired bootstrap over prompts, 95 %; same text: equal to {REFERENCE}'s"
-        ),
         title_justify="left",
-        caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         collapse_padding=True,

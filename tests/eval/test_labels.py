@@ -15,3 +15,7 @@ def test_parts_stay_whole_where_they_fit():
     assert fold_spec("threshold:on=0.4,small=tree-4x2", 16) == "threshold:\non=0.4,\nsmall=tree-4x2"
     assert fold_spec("static:tree-8x4", 16) == "static:tree-8x4"
     assert fold_spec("score=deep_path_value", 16) == "score=deep_path_\nvalue"
+
+
+def test_a_policy_file_goes_by_its_name():
+    assert fold_spec("static@runs/demo/static.json", 30) == "static@static.json"
