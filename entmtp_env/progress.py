@@ -17,6 +17,8 @@ from rich.progress import (
 
 _REDRAW_EVERY = 0.5
 _LINE_EVERY = 10.0
+# A log is not 80 columns wide; a long name would push the counts out.
+_LOG_WIDTH = 200
 
 
 class _Progress(Progress):
@@ -43,6 +45,8 @@ def progress_bar(console: Console | None = None) -> Progress:
         console: Where to draw; standard error by default.
     """
     console = console or Console(stderr=True)
+    if not console.is_terminal:
+        console.width = _LOG_WIDTH
     return _Progress(
         TextColumn("{task.description}"),
         *([BarColumn()] if console.is_terminal else []),
