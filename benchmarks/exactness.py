@@ -10,7 +10,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from entmtp_env.decoding import TreeDecoder, make_acceptance
+from entmtp_env.decoding import SampleRule, TreeDecoder, make_acceptance
+from entmtp_env.decoding.noise import gumbel_noise
 from entmtp_env.engine import Engine, get_engine
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import load_prompts
@@ -74,7 +75,7 @@ def measure_exactness(config: Exactness) -> None:
                     str(tally.tokens),
                     _margins(tally.margins),
                 )
-    Console().print(table)
+    Console(width=100).print(table)
 
 
 def _compare(
@@ -108,7 +109,16 @@ def _compare(
         if decoder.tokens != expected:
             tally.differ += 1
             if first < len(pairs):
-                tally.margins.append(float(logits[first][pairs[first][0]] - logits[first][pairs[first][1]]))
+                scores = _scores(logits[first], rule, seed, len(prompt) + first)
+                tally.margins.append(float(scores[pairs[first][0]] - scores[pairs[first][1]]))
+
+
+def _scores(logits: torch.Tensor, spec: str, seed: int, position: int) -> torch.Tensor:
+    """What the rule maximises, in units of a logit."""
+    rule = make_acceptance(spec)
+    if not isinstance(rule, SampleRule):
+        return logits
+    return logits + rule.temperature * torch.from_numpy(gumbel_noise(seed, position, len(logits)))
 
 
 def _margins(margins: list[float]) -> str:

@@ -5,9 +5,11 @@ Importing this package registers ``EntMTP/Live-v0``.
 
 import gymnasium
 
+from entmtp_env.fork_safety import one_thread_after_fork
 from entmtp_env.trees import DraftTree, TopologyBank, default_bank, load_bank
 
 __version__ = "0.1.0"
 __all__ = ["DraftTree", "TopologyBank", "default_bank", "load_bank"]
 
 gymnasium.register(id="EntMTP/Live-v0", entry_point="entmtp_env.live:LiveEnv", nondeterministic=True)
+one_thread_after_fork()

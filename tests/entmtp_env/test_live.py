@@ -7,6 +7,7 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 
 import entmtp_env
@@ -244,9 +245,12 @@ def test_specs_are_plain_and_survive_copies(make, tiny_files):
 
 
 def test_subprocess_vector_environments(tiny_files):
+    if torch.get_num_threads() > 1:
+        torch.randn(2000, 2000) @ torch.randn(2000, 2000)  # OpenMP's threads are up when the workers fork
     envs = gymnasium.make_vec(ID, num_envs=2, vectorization_mode="async", **tiny_files.kwargs)
     try:
-        envs.reset(seed=0)
+        envs.reset_async(seed=0)
+        envs.reset_wait(timeout=60)
         observations, rewards, *_ = envs.step(np.array([1, 9]))
         assert observations.shape == (2, *envs.single_observation_space.shape)
         assert (rewards > 0).all()
