@@ -257,7 +257,7 @@ class FeatureTracker:
         paths = p0[:, None] * reach
         v[rows, block["path_value"]] = paths[:, 1:]
         v[rows, block["head_entropy"]] = _latest(s.head_entropy[rows], v[rows, block["head_entropy"]])
-        # The paper's max(p_0, g_1 ... g_D); every p_i <= 1, so it is p_0. PAPER.md, "Where we depart" 1.
+        # The published max(p_0, g_1 ... g_D); every p_i <= 1, so it is always p_0.
         v[rows, at["best_path_value"]] = p0
         v[rows, at["deep_path_value"]] = paths[:, -1]
         v[rows, at["expected_accept"]] = np.add.reduce(reach[:, 1:], axis=1) / max(self.features.depth, 1)
