@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from entmtp_env.decoding.noise import gumbel_noise
 from entmtp_env.engine import Engine, get_engine
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import load_prompts
-from entmtp_env.trees import TopologyBank, default_bank
+from entmtp_env.trees import AUTOREGRESSIVE, DraftTree, TopologyBank, default_bank
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ class _Tally:
     texts: int = 0
     differ: int = 0
     tokens: int = 0
-
-    def __post_init__(self) -> None:
-        self.margins: list[float] = []
+    margins: list[float] = field(default_factory=list)
 
 
 def measure_exactness(config: Exactness) -> None:
@@ -90,23 +89,25 @@ def _compare(
     decoder = TreeDecoder(engine.backbone, engine.heads, eos_token_ids=engine.eos_token_ids)
     rng = random.Random(seed)
 
-    def decode(choose: object) -> list[torch.Tensor]:
+    def decode(choose: Callable[[], DraftTree], roots: list[torch.Tensor] | None = None) -> list[int]:
         decoder.start(prompt, make_acceptance(rule), max_new_tokens=config.max_new_tokens, seed=seed)
-        logits = [decoder.root_logits.float()]
         while not decoder.finish_reason:
-            decoder.step(rng.choice(bank.trees) if choose is None else choose)  # type: ignore[arg-type]
-            logits.append(decoder.root_logits.float())
-        return logits
+            if roots is not None:
+                roots.append(decoder.root_logits.float())
+            decoder.step(choose())
+        return decoder.tokens
 
-    logits = decode(bank[0])
-    expected = decoder.tokens
-    for tree in [*list(bank)[1:], *[None] * config.switching]:
-        decode(tree)
+    # Autoregressive steps are one token each, so their roots are all tokens of the text.
+    logits: list[torch.Tensor] = []
+    expected = decode(lambda: AUTOREGRESSIVE, logits)
+    fixed = [lambda tree=tree: tree for tree in bank if len(tree)]
+    for choose in [*fixed, *[lambda: rng.choice(bank.trees)] * config.switching]:
+        tokens = decode(choose)
         tally.texts += 1
-        pairs = list(zip(expected, decoder.tokens, strict=False))
+        pairs = list(zip(expected, tokens, strict=False))
         first = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
         tally.tokens += first
-        if decoder.tokens != expected:
+        if tokens != expected:
             tally.differ += 1
             if first < len(pairs):
                 scores = _scores(logits[first], rule, seed, len(prompt) + first)
