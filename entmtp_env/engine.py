@@ -11,13 +11,13 @@ from typing import Any
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.checkpoint import heads_fingerprint, load_heads, read_manifest
-from entmtp_env.decoding.heads import DraftHeads
+from entmtp_env.decoding.heads import DraftHeads, HeadArch
 from entmtp_env.decoding.precision import choose_device, choose_dtype
 from entmtp_env.models import load_pretrained
-from entmtp_env.prompts import Prompt
+from entmtp_env.prompts import Prompt, encode_prompt
 
-SHIPPED_HEADS = {"smollm2": "smollm2-hydra-prefix.safetensors"}
-"""Heads that come with the package, by model name; ``heads="auto"`` means these."""
+SHIPPED_HEADS: dict[str, tuple[HeadArch, ...]] = {"smollm2": ("hydra-prefix", "medusa")}
+"""Architectures of the heads that come with the package, by model name; ``heads="auto"`` is the first."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,7 @@ class Engine:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, in the model's chat template when it is a chat turn and there is one."""
-        if prompt.chat and self.tokenizer.chat_template:
-            turn = [{"role": "user", "content": prompt.text}]
-            return list(
-                self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False)
-            )
-        return list(self.tokenizer.encode(prompt.text))
+        return encode_prompt(self.tokenizer, prompt)
 
     def decode(self, tokens: list[int]) -> str:
         """Text of token ids, without special tokens."""
@@ -63,7 +58,8 @@ def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str
 
     Args:
         model: A known model name, a path, or a Hugging Face repository.
-        heads: ``"auto"`` for those that ship with the package, or a ``.safetensors`` file.
+        heads: ``"auto"`` for those that ship with the package, another architecture of ``SHIPPED_HEADS``, or
+            a ``.safetensors`` file.
         dtype: ``"auto"`` (what the device runs fastest), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
@@ -113,15 +109,18 @@ def heads_path(model: str, heads: str) -> Path:
     Raises:
         FileNotFoundError: When none ships for the model, or the file does not exist.
     """
-    if heads != "auto":
-        if not Path(heads).is_file():
-            raise FileNotFoundError(
-                f"no draft heads at {heads}; train them with: python -m train heads --help"
-            )
-        return Path(heads)
-    if model not in SHIPPED_HEADS:
+    shipped = SHIPPED_HEADS.get(model, ())
+    if heads == "auto" and not shipped:
         raise FileNotFoundError(
             f"no draft heads ship for the model {model!r}, only for {', '.join(SHIPPED_HEADS)}; train some "
             "with 'python -m train heads' and pass their path as heads"
         )
-    return Path(str(resources.files("entmtp_env") / "data" / "heads" / SHIPPED_HEADS[model]))
+    arch = shipped[0] if heads == "auto" else heads
+    if arch in shipped:
+        return Path(str(resources.files("entmtp_env") / "data" / "heads" / f"{model}-{arch}.safetensors"))
+    if not Path(heads).is_file():
+        raise FileNotFoundError(
+            f"no draft heads at {heads}; train them with: python -m train heads --help"
+            + (f", or use those that ship: {', '.join(shipped)}" if shipped else "")
+        )
+    return Path(heads)

@@ -35,7 +35,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
 
     Args:
         model: A known model (``"smollm2"``), a path, or a Hugging Face repository.
-        heads: ``"auto"`` for the shipped draft heads, or a checkpoint.
+        heads: Draft heads: ``"auto"``, ``"medusa"`` (both ship with the package), or a checkpoint.
         bank: ``"default"``, or a JSON file of a topology bank.
         prompts: A prompt set, ``name``, ``name:calibration``, ``name:evaluation``, or a ``.jsonl`` file.
         acceptance: ``greedy``, ``sample:temperature=…``, or ``typical:temperature=…,epsilon=…,alpha=…``.

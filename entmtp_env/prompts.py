@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 PROMPT_SETS: tuple[str, ...] = ("chat", "math", "stories", "humaneval")
 """Names that :func:`load_prompts` knows; the first three are part of this package."""
@@ -57,6 +58,19 @@ def load_prompts(spec: str) -> list[Prompt]:
     if not selected:
         raise ValueError(f"{spec!r} has no prompts, expected at least one: add lines to {name}")
     return selected
+
+
+def encode_prompt(tokenizer: Any, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt, in the model's chat template when it is a chat turn and there is one.
+
+    Args:
+        tokenizer: ``transformers.PreTrainedTokenizerBase`` of the model.
+        prompt: The prompt.
+    """
+    if prompt.chat and tokenizer.chat_template:
+        turn = [{"role": "user", "content": prompt.text}]
+        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
+    return list(tokenizer.encode(prompt.text))
 
 
 def _parse(spec: str) -> tuple[str, str]:

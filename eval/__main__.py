@@ -1,4 +1,4 @@
-"""``python -m eval``: every comparison of policies."""
+"""``python -m eval``: comparisons of policies, and the worth of draft heads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import tyro
 
 from eval.compare import Compare, compare
+from eval.heads import Heads, evaluate_heads
 from eval.interleave import EvaluationError
 
-_COMMANDS: dict[type[Any], Callable[[Any], object]] = {Compare: compare}
+_COMMANDS: dict[type[Any], Callable[[Any], object]] = {Compare: compare, Heads: evaluate_heads}
 
 
 def main() -> None:
@@ -20,7 +21,7 @@ def main() -> None:
         config = tyro.extras.subcommand_cli_from_dict(
             {kind.__name__.lower(): kind for kind in _COMMANDS},
             prog="python -m eval",
-            description="Evaluate schedulers of tree-based speculative decoding.",
+            description="Evaluate schedulers and draft heads of tree-based speculative decoding.",
             config=(tyro.conf.FlagCreatePairsOff,),
         )
         _COMMANDS[type(config)](config)

@@ -17,8 +17,8 @@ from rich.console import Console
 from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.features import Probe
 from entmtp_env.progress import progress_bar
+from entmtp_env.provenance import describe_run
 from eval.interleave import EvaluationError, draw_prompts, interleave, warm_up
-from eval.manifest import describe_run
 from eval.plot import comparison_figure, save_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, PolicySummary, summarise
@@ -45,7 +45,7 @@ class Compare:
         num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
         baseline: The policy that the others are divided by.
         model: Base model: a known name, a folder or a Hugging Face repository.
-        heads: Draft heads: auto, or a checkpoint.
+        heads: Draft heads: auto, medusa or a checkpoint.
         bank: Bank of trees: default, or a JSON file.
         acceptance: Acceptance rule: greedy, sample:temperature=T or typical:temperature=T,epsilon=E,alpha=A.
         max_new_tokens: Cap on the tokens of a text.

@@ -30,12 +30,12 @@ def tiny_model(seed=0, **overrides):
     return LlamaForCausalLM(LlamaConfig(**(settings | overrides))).eval()
 
 
-def save_tiny_model(folder, eos=EOS):
-    """Save the model and a tokenizer of words as transformers does; ``w0`` is token 3. Returns the model."""
-    words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(VOCAB - 3))]
+def save_tiny_model(folder, eos=EOS, model=None):
+    """Save a model and a tokenizer of words as transformers does; ``w0`` is token 3. Returns the model."""
+    model = model or tiny_model()
+    words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(model.config.vocab_size - 3))]
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    model = tiny_model()
     model.generation_config.eos_token_id = eos
     model.save_pretrained(folder)
     PreTrainedTokenizerFast(
@@ -48,12 +48,12 @@ def tiny_backbone(seed=0, dtype=torch.float32, **overrides):
     return Backbone(tiny_model(seed, **overrides), dtype)
 
 
-def tiny_heads(backbone, arch="hydra-prefix", depth=4, draft_vocab=None, seed=0, pack=True):
+def tiny_heads(backbone, arch="hydra-prefix", depth=4, draft_vocab=None, seed=0, pack=True, deep_vocab=0):
     """Random heads over a part of the vocabulary: all but 4 tokens by default."""
     torch.manual_seed(seed)
     vocab = backbone.config.vocab_size
     draft_vocab = draft_vocab or vocab - 4
-    config = HeadsConfig.for_backbone(backbone, arch, draft_vocab, depth=depth)
+    config = HeadsConfig.for_backbone(backbone, arch, draft_vocab, depth=depth, deep_vocab_size=deep_vocab)
     heads = DraftHeads(config, torch.randperm(vocab)[:draft_vocab])
     heads.attach(backbone)
     if pack:
@@ -62,10 +62,16 @@ def tiny_heads(backbone, arch="hydra-prefix", depth=4, draft_vocab=None, seed=0,
 
 
 def tiny_decoder(
-    arch="hydra-prefix", seed=0, eos=frozenset({EOS}), capacity=256, draft_vocab=None, **overrides
+    arch="hydra-prefix",
+    seed=0,
+    eos=frozenset({EOS}),
+    capacity=256,
+    draft_vocab=None,
+    deep_vocab=0,
+    **overrides,
 ):
     backbone = tiny_backbone(seed, **overrides)
-    heads = tiny_heads(backbone, arch, draft_vocab=draft_vocab)
+    heads = tiny_heads(backbone, arch, draft_vocab=draft_vocab, deep_vocab=deep_vocab)
     return TreeDecoder(backbone, heads, capacity=capacity, eos_token_ids=eos)
 
 

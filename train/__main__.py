@@ -1,19 +1,23 @@
-"""``python -m train``: draft heads and calibrated policies."""
+"""``python -m train``: training texts, draft heads and calibrated policies."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Any
 
 import tyro
 
 from train.calibrate import Calibrate, calibrate
+from train.distill import Distill, distill
 from train.heads import HeadsTraining, train_heads
 
-_Command = (
-    Annotated[HeadsTraining, tyro.conf.subcommand("heads")]
-    | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
-)
+_COMMANDS: dict[type[Any], Callable[[Any], object]] = {
+    Distill: distill,
+    HeadsTraining: train_heads,
+    Calibrate: calibrate,
+}
+"""What runs for each configuration; a command has the name of its module."""
 
 
 def main(args: list[str] | None = None) -> int:
@@ -26,17 +30,13 @@ def main(args: list[str] | None = None) -> int:
         Exit status: 0, or 2 when a setting or a file is at fault, which standard error names.
     """
     try:
-        command: HeadsTraining | Calibrate = tyro.cli(
-            _Command,  # type: ignore[arg-type]
+        config = tyro.extras.subcommand_cli_from_dict(
+            {kind.__module__.rpartition(".")[-1]: kind for kind in _COMMANDS},
             prog="python -m train",
-            description="Train draft heads, and calibrate schedulers.",
+            description="Write training texts, train draft heads, and calibrate schedulers.",
             args=args,
-            config=(tyro.conf.OmitSubcommandPrefixes,),
         )
-        if isinstance(command, HeadsTraining):
-            train_heads(command)
-        else:
-            calibrate(command)
+        _COMMANDS[type(config)](config)
     except (ValueError, FileNotFoundError) as error:
         print(f"python -m train: error: {error}", file=sys.stderr)
         return 2

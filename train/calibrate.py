@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import random
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +12,6 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +19,7 @@ from rich.text import Text
 import entmtp_env  # noqa: F401  registers the environments
 from entmtp_env.features import Probe
 from entmtp_env.progress import progress_bar
+from entmtp_env.provenance import describe_run
 from entmtp_env.trees import TopologyBank
 from policies.base import Memory, SchedulerPolicy, SchedulingEnv
 from policies.ema_ladder import EmaLadder
@@ -45,7 +42,7 @@ class Calibrate:
 
     Attributes:
         model: Base model: a known name, a path or a Hugging Face repository.
-        heads: Draft heads: "auto" or a checkpoint.
+        heads: Draft heads: "auto", "medusa" or a checkpoint.
         bank: Trees to choose from: a known name or a JSON file.
         prompts: Prompt set; report on another one, such as its ":evaluation" half.
         num_prompts: Use that many of them, drawn at random; 0 = all.
@@ -265,8 +262,7 @@ def _record(
         "prompt_ids": prompt_ids,
         "max_new_tokens": config.max_new_tokens,
         "seed": config.seed,
-        "command": shlex.join(["python", "-m", "train", *sys.argv[1:]]),
-        "machine": _machine(),
+        **describe_run(),
         "environment": dict(manifest),
         "tokens_per_second": winner.rate,
         "best_static": {"spec": best_static.policy.spec, "tokens_per_second": best_static.rate},
@@ -291,11 +287,6 @@ def _table(runs: Sequence[Sequence[Trial]], winners: Sequence[Trial], best: str)
             )
         table.add_section()
     return table
-
-
-def _machine() -> str:
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{platform.platform()}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads{gpu}"
 
 
 def _note(text: str) -> None:

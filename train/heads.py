@@ -2,100 +2,187 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import hashlib
 import random
-import shlex
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from entmtp_env.decoding.backbone import Backbone
-from entmtp_env.decoding.checkpoint import save_heads
 from entmtp_env.decoding.heads import DraftHeads, HeadArch, HeadsConfig
 from entmtp_env.decoding.precision import choose_device, choose_dtype
+from entmtp_env.engine import heads_path
 from entmtp_env.models import load_pretrained
-from entmtp_env.progress import progress_bar
-from train.distill_loss import distill_loss
-from train.hidden_states import HiddenStates, hidden_states
-from train.teacher_forcing import Batch, head_rows, make_batch
+from entmtp_env.provenance import describe_run
+from train.hidden_states import hidden_states
+from train.initialise import initialise
 from train.texts import Text, frequent_tokens, read_texts, texts_fingerprint
+from train.trainer import Trainer, load_state
+
+_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (
+        "depth num_layers draft_vocab_size held_out batch_tokens evaluate_every",
+        lambda x: x >= 1,
+        "at least 1",
+    ),
+    (
+        "deep_vocab_size max_texts warmup_steps weight_decay hidden_noise softmax_tokens",
+        lambda x: x >= 0,
+        "at least 0",
+    ),
+    ("epochs learning_rate depth_decay clip_norm", lambda x: x > 0, "above 0"),
+    ("dropout average_decay", lambda x: 0 <= x < 1, "in [0, 1)"),
+    ("hard_weight", lambda x: 0 <= x <= 1, "in [0, 1]"),
+)
 
 
 @dataclass(frozen=True)
 class HeadsTraining:
     """Train draft heads by distillation from the frozen base model.
 
+    Run the same command again after an interruption: it goes on from the last evaluation.
+
     Attributes:
-        texts: JSON lines of token ids written by the base model (.jsonl or .jsonl.gz).
-        out: Checkpoint to write (.safetensors).
+        texts: JSON lines of token ids written by the base model (.jsonl or .jsonl.gz), see "train distill".
+        out: Checkpoint to write (.safetensors); logs and the state to resume from go into <out>.training/.
         model: Base model: a known name, a path or a Hugging Face repository.
         arch: Architecture of the heads.
         depth: Number of heads.
         num_layers: Residual blocks per head.
+        init: Heads of the same architecture to start from, whatever their draft vocabulary: "auto", "medusa"
+            (both ship) or a checkpoint; by default a random start.
+        prefix_from_base: Start the prefix layer as the last layer of the base model.
         draft_vocab_size: Most frequent tokens that can be drafted.
+        deep_vocab_size: Of these, the most frequent that heads of depth 2 and deeper draft from; 0 = all.
         max_texts: Use that many texts, drawn at random; 0 = all.
         held_out: Texts kept aside for evaluation.
+        learn_prompts: Learn the base's distribution over the prompts' tokens, too.
         epochs: Passes over the texts.
         batch_tokens: Reply tokens per step.
         learning_rate: Peak of the cosine schedule.
         warmup_steps: Steps of linear warm-up.
-        weight_decay: AdamW's.
+        weight_decay: Decoupled weight decay.
+        dropout: Share of the heads' inputs that is dropped.
+        hidden_noise: Gaussian noise on the base's hidden states, in units of their root mean square.
         hard_weight: Weight of the written token against the base's distribution.
         depth_decay: The loss of depth d counts depth_decay ** (d - 1).
+        softmax_tokens: Draft tokens in a step's loss: its targets, the most frequent ones, and others drawn
+            at random that stand for the rest; 0 = all.
         clip_norm: Largest gradient norm.
+        average_decay: Decay of the moving average of the weights that is evaluated and kept; 0 = no average.
         evaluate_every: Steps between evaluations.
         cache: Folder for the base's hidden states (2 · hidden size bytes a token).
+        cache_gigabytes: Largest size of a file there.
         seed: Seed of everything random.
         device: "auto", "cpu" or "cuda".
+        dtype: Element type of the base and of training's products, "auto" for the fastest.
     """
 
-    texts: Path
+    texts: tuple[Path, ...]
     out: Path
     model: str = "smollm2"
     arch: HeadArch = "hydra-prefix"
     depth: int = 4
     num_layers: int = 2
+    init: str | None = None
+    prefix_from_base: bool = False
     draft_vocab_size: int = 16384
+    deep_vocab_size: int = 0
     max_texts: int = 0
     held_out: int = 64
+    learn_prompts: bool = False
     epochs: float = 4.0
     batch_tokens: int = 1024
     learning_rate: float = 1e-3
     warmup_steps: int = 100
     weight_decay: float = 0.01
+    dropout: float = 0.0
+    hidden_noise: float = 0.0
     hard_weight: float = 0.3
     depth_decay: float = 0.9
+    softmax_tokens: int = 0
     clip_norm: float = 1.0
+    average_decay: float = 0.0
     evaluate_every: int = 250
     cache: Path = Path("runs/hidden")
+    cache_gigabytes: float = 16.0
     seed: int = 0
     device: str = "auto"
+    dtype: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse settings that no training can run with."""
-        if min(self.held_out, self.batch_tokens, self.evaluate_every) < 1 or self.epochs <= 0:
-            raise ValueError(
-                "held_out, batch_tokens and evaluate_every must be at least 1, and epochs above 0"
-            )
-        if not 0 <= self.hard_weight <= 1:
-            raise ValueError(f"hard_weight must be in [0, 1], got {self.hard_weight}")
+        for names, valid, expected in _RANGES:
+            for name in names.split():
+                if not valid(getattr(self, name)):
+                    raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
+        if self.prefix_from_base and (self.arch != "hydra-prefix" or self.init is not None):
+            raise ValueError("prefix_from_base needs the architecture hydra-prefix, and no init")
+
+    @property
+    def folder(self) -> Path:
+        """Where logs and the state to resume from go."""
+        return self.out.with_name(f"{self.out.name}.training")
+
+    @property
+    def state_path(self) -> Path:
+        """The state to resume from."""
+        return self.folder / "state.pt"
 
 
 def train_heads(config: HeadsTraining) -> None:
     """Train heads and write the checkpoint that was best on held-out texts.
 
     Raises:
-        FileNotFoundError: When the texts or the base model are not there.
-        ValueError: When the texts are unreadable, too few, or do not belong to the base model.
+        FileNotFoundError: When the texts, the base model or the checkpoint to start from are not there.
+        ValueError: When the texts are unreadable, too few, or do not belong to the base model, the checkpoint
+            to start from has another architecture, or an interrupted training cannot be gone on with.
     """
     torch.manual_seed(config.seed)
-    texts = read_texts(config.texts)
+    texts = _texts(config)
+    checkpoint = None if config.init is None else heads_path(config.model, config.init)
+    device = choose_device(config.device)
+    # The fastest is measured, and may be another one today.
+    begun = load_state(config.state_path).get("dtype", "auto")
+    dtype = choose_dtype(begun if config.dtype == "auto" else config.dtype, device)
+    pretrained = load_pretrained(config.model)
+    backbone = Backbone(pretrained.model, dtype, device)
+    vocab, coverage = frequent_tokens(
+        texts[config.held_out :], config.draft_vocab_size, backbone.config.vocab_size
+    )
+    print(f"draft vocabulary: {len(vocab)} tokens cover {coverage:.2%} of the replies", file=sys.stderr)
+    heads_config = HeadsConfig.for_backbone(
+        backbone,
+        config.arch,
+        len(vocab),
+        config.depth,
+        config.num_layers,
+        min(config.deep_vocab_size, len(vocab)),
+    )
+    heads = DraftHeads(heads_config, torch.tensor(vocab))
+    origin = initialise(heads, backbone, pretrained.model, checkpoint, config.prefix_from_base)
+    states = hidden_states(backbone, pretrained.fingerprint, texts, config.cache, config.cache_gigabytes)
+    fingerprint = run_fingerprint(config, texts, pretrained.fingerprint, backbone)
+    Trainer(config, heads, backbone, texts, states, fingerprint).run(
+        {
+            **describe_run(),
+            "model": config.model,
+            "model_fingerprint": pretrained.fingerprint,
+            "texts_fingerprint": texts_fingerprint(texts),
+            "draft_vocab_coverage": coverage,
+            "seed": config.seed,
+            "settings": {name: str(value) for name, value in asdict(config).items()},
+            "initialised_from": origin,
+        }
+    )
+
+
+def _texts(config: HeadsTraining) -> list[Text]:
+    """The texts, shuffled; those held out come first."""
+    texts = [text for path in config.texts for text in read_texts(path)]
     random.Random(config.seed).shuffle(texts)
     texts = texts[: config.max_texts or None]
     if len(texts) <= config.held_out:
@@ -103,160 +190,16 @@ def train_heads(config: HeadsTraining) -> None:
             f"{len(texts)} texts with {config.held_out} held out leave none to train on; "
             "give more texts, raise max_texts, or lower held_out"
         )
-    device = choose_device(config.device)
-    dtype = choose_dtype("auto", device)
-    pretrained = load_pretrained(config.model)
-    backbone = Backbone(pretrained.model, dtype, device)
-    states = hidden_states(backbone, pretrained.fingerprint, texts, config.cache)
-    vocab, coverage = frequent_tokens(
-        texts[config.held_out :], config.draft_vocab_size, backbone.config.vocab_size
-    )
-    print(f"draft vocabulary: {len(vocab)} tokens cover {coverage:.2%} of the replies", file=sys.stderr)
-
-    heads_config = HeadsConfig.for_backbone(
-        backbone, config.arch, len(vocab), config.depth, config.num_layers
-    )
-    heads = DraftHeads(heads_config, torch.tensor(vocab))
-    initialise(heads, backbone)
-    trainer = _Trainer(config, heads, backbone, texts, states)
-    manifest: dict[str, object] = {
-        "command": shlex.join([sys.executable.rsplit("/", 1)[-1], "-m", "train", *sys.argv[1:]]),
-        "model": config.model,
-        "model_fingerprint": pretrained.fingerprint,
-        "texts_fingerprint": texts_fingerprint(texts),
-        "draft_vocab_coverage": coverage,
-        "seed": config.seed,
-    }
-    trainer.run(manifest)
+    return texts
 
 
-def initialise(heads: DraftHeads, backbone: Backbone) -> None:
-    """Start the heads where their outputs have the scale the base's LM head expects."""
-    heads.to(backbone.device)
-    with torch.no_grad():
-        norms = list(heads.norms) + ([heads.prefix.final_norm] if heads.prefix is not None else [])
-        for norm in norms:
-            norm.get_parameter("weight").copy_(backbone.final_norm)
-
-
-class _Trainer:
-    def __init__(
-        self,
-        config: HeadsTraining,
-        heads: DraftHeads,
-        backbone: Backbone,
-        texts: Sequence[Text],
-        states: HiddenStates,
-    ) -> None:
-        self.config, self.heads, self.texts, self.states = config, heads, texts, states
-        self.device, self.dtype = backbone.device, backbone.dtype
-        self.lm_head = backbone.lm_head_weight[heads.vocab_ids]
-        self.draft_index = torch.full((backbone.config.vocab_size,), -1, device=self.device)
-        self.draft_index[heads.vocab_ids] = torch.arange(len(heads.vocab_ids), device=self.device)
-        heads.attach(backbone)
-        heads.float()
-        self.held_out = range(config.held_out)
-        self.train_set = range(config.held_out, len(texts))
-        reply_tokens = sum(len(texts[i].reply) for i in self.train_set)
-        self.steps = max(1, round(config.epochs * reply_tokens / config.batch_tokens))
-        self.optimizer = torch.optim.AdamW(
-            heads.parameters(), config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
-        )
-        warmup = min(config.warmup_steps, self.steps // 2)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer,
-            config.learning_rate,
-            total_steps=self.steps,
-            # OneCycleLR divides by the length of the warm-up less one.
-            pct_start=warmup / self.steps if warmup > 1 else 0.0,
-            cycle_momentum=False,
-            final_div_factor=1e3,
-        )
-        self.best = float("inf")
-
-    def run(self, manifest: dict[str, object]) -> None:
-        start = time.monotonic()
-        with progress_bar() as bar:
-            task = bar.add_task(f"training {self.config.arch} heads", total=self.steps)
-            for step, batch in enumerate(self._batches(), start=1):
-                self._step(batch)
-                bar.advance(task)
-                if step % self.config.evaluate_every == 0 or step == self.steps:
-                    losses, rank0 = self._evaluate()
-                    total = sum(losses)
-                    line = {
-                        "step": step,
-                        "seconds": round(time.monotonic() - start, 1),
-                        "loss": [round(x, 4) for x in losses],
-                        "rank0": [round(x, 4) for x in rank0],
-                    }
-                    bar.console.print(json.dumps(line), soft_wrap=True)
-                    if total < self.best:
-                        self.best = total
-                        settings = {k: str(v) for k, v in dataclasses.asdict(self.config).items()}
-                        save_heads(
-                            self.heads, self.config.out, manifest={**manifest, **line, "settings": settings}
-                        )
-                if step == self.steps:
-                    return
-
-    def _step(self, batch: Batch) -> None:
-        self.heads.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        losses, _, _ = self._losses(batch)
-        weights = self.config.depth_decay ** torch.arange(len(losses), device=self.device)
-        (losses * weights).sum().backward()
-        torch.nn.utils.clip_grad_norm_(self.heads.parameters(), self.config.clip_norm)
-        self.optimizer.step()
-        self.schedule.step()
-
-    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, rank-0 share and number of rows, per depth."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype is not torch.float32):
-            rows = head_rows(self.heads, batch)
-        losses, rank0 = distill_loss(
-            rows.outputs,
-            rows.targets,
-            rows.teacher,
-            self.draft_index[rows.tokens],
-            self.lm_head,
-            self.config.hard_weight,
-        )
-        return losses, rank0, torch.tensor([float(len(t)) for t in rows.targets], device=self.device)
-
-    @torch.no_grad()
-    def _evaluate(self) -> tuple[list[float], list[float]]:
-        """Loss and rank-0 share per depth over the held-out texts."""
-        self.heads.eval()
-        sums = torch.zeros(3, self.heads.config.depth, device=self.device)
-        for first in range(0, len(self.held_out), 8):
-            losses, rank0, counts = self._losses(self._batch(list(self.held_out[first : first + 8])))
-            sums += torch.stack((losses * counts, rank0 * counts, counts))
-        losses, rank0 = sums[:2] / sums[2].clamp_min(1)
-        return losses.tolist(), rank0.tolist()
-
-    def _batch(self, indices: Sequence[int]) -> Batch:
-        return make_batch([self.texts[i] for i in indices], [self.states[i] for i in indices], self.device)
-
-    def _batches(self) -> Iterator[Batch]:
-        """Endless batches of about ``batch_tokens`` reply tokens; texts of like length go together."""
-        rng = random.Random(self.config.seed)
-        while True:
-            order = list(self.train_set)
-            rng.shuffle(order)
-            # Sorted within large random pools: little padding, yet different neighbours every epoch.
-            pools = [order[i : i + 256] for i in range(0, len(order), 256)]
-            groups: list[list[int]] = []
-            for pool in pools:
-                pool.sort(key=lambda i: len(self.texts[i].tokens))
-                group: list[int] = []
-                for index in pool:
-                    group.append(index)
-                    if sum(len(self.texts[i].reply) for i in group) >= self.config.batch_tokens:
-                        groups.append(group)
-                        group = []
-                if group:
-                    groups.append(group)
-            rng.shuffle(groups)
-            for group in groups:
-                yield self._batch(group)
+def run_fingerprint(
+    config: HeadsTraining, texts: Sequence[Text], model_fingerprint: str, backbone: Backbone
+) -> str:
+    """Hash of all that a training depends on, so that no other one is resumed by mistake."""
+    # Places may change; what the rest stands for follows.
+    left_out = {"texts", "out", "cache", "cache_gigabytes", "model", "device", "dtype"}
+    settings = {name: str(value) for name, value in asdict(config).items() if name not in left_out}
+    kind = f"{backbone.device.type} {backbone.dtype}"
+    described = f"{sorted(settings.items())} {texts_fingerprint(texts)} {model_fingerprint} {kind}"
+    return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from entmtp_env.decoding.heads import DraftHeads
+from entmtp_env.decoding.teacher_forcing import path_inputs, root_states, true_paths
 from train.texts import Text
 
 
@@ -19,37 +21,51 @@ class Batch:
     Attributes:
         tokens: Token ids, ``(batch, length)``.
         hidden: Base hidden states, ``(batch, length, hidden_size)``.
-        roots: True where the token is one of the reply, ``(batch, length)``.
+        roots: True at the tokens to learn, without gaps in a text, ``(batch, length)``.
+        written: True where the token is one of the reply, ``(batch, length)``.
     """
 
     tokens: Tensor
     hidden: Tensor
     roots: Tensor
+    written: Tensor
 
 
-def make_batch(texts: Sequence[Text], hidden: Sequence[Tensor], device: torch.device) -> Batch:
-    """Pad texts and their hidden states into one batch."""
+def make_batch(
+    texts: Sequence[Text], hidden: Sequence[Tensor], device: torch.device, first_root: int | None = None
+) -> Batch:
+    """Pad texts and their hidden states into one batch.
+
+    Args:
+        texts: The texts.
+        hidden: Their hidden states, each ``(tokens, hidden_size)``.
+        device: Where the batch goes.
+        first_root: Learn the prompts from this token on, at least 1; by default the replies alone.
+    """
     length = max(len(text.tokens) for text in texts)
     tokens = torch.zeros(len(texts), length, dtype=torch.int64)
     states = torch.zeros(len(texts), length, hidden[0].shape[-1], dtype=hidden[0].dtype)
     roots = torch.zeros(len(texts), length, dtype=torch.bool)
+    written = torch.zeros_like(roots)
     for row, text in enumerate(texts):
         end = len(text.tokens)
         tokens[row, :end] = torch.tensor(text.tokens)
         states[row, :end] = hidden[row]
-        roots[row, len(text.prompt) : end] = True
-    return Batch(tokens.to(device), states.to(device), roots.to(device))
+        written[row, len(text.prompt) : end] = True
+        start = len(text.prompt) if first_root is None else min(first_root, len(text.prompt))
+        roots[row, start:end] = True
+    return Batch(tokens.to(device), states.to(device), roots.to(device), written.to(device))
 
 
 @dataclass(frozen=True)
 class HeadRows:
-    """Teacher-forced predictions of a batch; targets are the reply tokens, row-major.
+    """Teacher-forced predictions of a batch; targets are the tokens to learn, row-major.
 
     Attributes:
         outputs: Per depth, head outputs ``(rows_d, hidden_size)``.
         targets: Per depth, the target that each row predicts, ``(rows_d,)``, ascending.
         teacher: The base's hidden states that predict the targets, ``(targets, hidden_size)``.
-        tokens: The targets, ``(targets,)``.
+        tokens: The targets, ``(targets,)``; -1 where the base did not write them.
     """
 
     outputs: list[Tensor]
@@ -58,26 +74,28 @@ class HeadRows:
     tokens: Tensor
 
 
-def head_rows(heads: DraftHeads, batch: Batch) -> HeadRows:
+def head_rows(heads: DraftHeads, batch: Batch, *, dropout: float = 0.0, noise: float = 0.0) -> HeadRows:
     """Run every head on its true path.
 
     Head d at position t reads the prefix state of t, the root t + 1 and the tokens up to t + d, and predicts
-    token t + 1 + d; root and target both belong to the reply.
+    token t + 1 + d; root and target are both tokens to learn.
+
+    Args:
+        heads: Attached draft heads.
+        batch: Texts.
+        dropout: Share of the heads' inputs that is dropped.
+        noise: Standard deviation of the noise on the hidden states, in units of their root mean square.
     """
     hidden = batch.hidden.to(next(heads.parameters()).dtype)
-    states = hidden if heads.prefix is None else heads.prefix(hidden)
-    embedded = heads.embed(batch.tokens) if heads.sequential else None
-    is_target = batch.roots.clone()
-    is_target[:, 0] = False
-    number = is_target.flatten().cumsum(0).view_as(is_target) - 1
+    if noise:
+        hidden = hidden + noise * hidden.square().mean(-1, keepdim=True).sqrt() * torch.randn_like(hidden)
+    states = root_states(heads, hidden, batch.roots)
+    paths = true_paths(batch.tokens, batch.roots, heads.config.depth)
     outputs, targets = [], []
     for depth in range(1, heads.config.depth + 1):
-        count = max(0, batch.tokens.shape[1] - 1 - depth)
-        here = slice(1 + depth, 1 + depth + count)
-        valid = batch.roots[:, 1 : 1 + count] & batch.roots[:, here]
-        inputs = [states[:, :count][valid]]
-        if embedded is not None:
-            inputs += [embedded[:, 1 + j : 1 + j + count][valid] for j in range(depth)]
-        outputs.append(heads.output(depth, torch.cat(inputs, dim=-1)))
-        targets.append(number[:, here][valid])
-    return HeadRows(outputs, targets, batch.hidden[:, :-1][is_target[:, 1:]], batch.tokens[is_target])
+        rows = (paths[:, depth] >= 0).nonzero()[:, 0]
+        inputs = path_inputs(heads, states[rows], paths[rows, :depth])
+        outputs.append(heads.output(depth, F.dropout(inputs, dropout) if dropout else inputs))
+        targets.append(rows + depth)
+    tokens = paths[:, 0].where(batch.written[batch.roots], -1)
+    return HeadRows(outputs, targets, batch.hidden[:, :-1][batch.roots[:, 1:]], tokens)

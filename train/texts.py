@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import zlib
 from collections import Counter
@@ -75,6 +76,14 @@ def texts_fingerprint(texts: Sequence[Text]) -> str:
     return digest.hexdigest()[:16]
 
 
+def first_own_token(texts: Sequence[Text]) -> int:
+    """Where the prompts begin to differ: behind a chat template's beginning; at least 1."""
+    prompts = [text.prompt for text in texts]
+    # What the first and the last in order share, all share.
+    pairs = zip(min(prompts), max(prompts), strict=False)
+    return max(1, sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
 def frequent_tokens(texts: Sequence[Text], size: int, vocab_size: int) -> tuple[list[int], float]:
     """The draft vocabulary: the most frequent tokens of the replies (FR-Spec, arXiv 2502.14856).
 
@@ -84,9 +93,9 @@ def frequent_tokens(texts: Sequence[Text], size: int, vocab_size: int) -> tuple[
         vocab_size: Size of the base's vocabulary.
 
     Returns:
-        The ids in ascending order, and the share of reply tokens that they cover.
+        The ids from the most to the least frequent, and the share of reply tokens that they cover.
     """
     counts = Counter(token for text in texts for token in text.reply)
     ranked = sorted(range(vocab_size), key=lambda token: (-counts[token], token))[:size]
     covered = sum(counts[token] for token in ranked)
-    return sorted(ranked), covered / max(1, counts.total())
+    return ranked, covered / max(1, counts.total())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2")
 
-_Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,16 @@ class Backbone:
             out = F.scaled_dot_product_attention(q, keys[None], values[None], attn_mask=bias)
             return out.view(c.num_kv_heads, group, n, c.head_dim).permute(2, 0, 1, 3).reshape(n, -1)
 
-        return self._run(self.embedding[tokens], attend)
+        return self.run(self.embedding[tokens], attend)
 
-    def forward_batch(self, tokens: Tensor) -> Tensor:
+    def forward_batch(
+        self, tokens: Tensor, keep: Callable[[int, Tensor, Tensor], None] | None = None
+    ) -> Tensor:
         """Hidden states of whole sequences, causal and without a cache (for training and recording).
 
         Args:
             tokens: Token ids, shape ``(batch, length)``, padded on the right with any valid id.
+            keep: Called with each layer's index, keys and values ``(batch, kv_heads, length, head_dim)``.
 
         Returns:
             Hidden states after the final norm, shape ``(batch, length, hidden_size)``.
@@ -178,21 +181,32 @@ class Backbone:
         def heads(x: Tensor, count: int) -> Tensor:
             return x.view(batch, length, count, c.head_dim).transpose(1, 2)
 
-        def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             q = self.rotary.rotate(heads(q, c.num_heads), cos, sin)
             k = self.rotary.rotate(heads(k, c.num_kv_heads), cos, sin)
-            out = F.scaled_dot_product_attention(
-                q, k, heads(v, c.num_kv_heads), is_causal=True, enable_gqa=True
-            )
+            v = heads(v, c.num_kv_heads)
+            if keep is not None:
+                keep(layer, k, v)
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             return out.transpose(1, 2).reshape(batch * length, -1)
 
-        return self._run(self.embedding[tokens.reshape(-1)], attend).view(batch, length, -1)
+        return self.run(self.embedding[tokens.reshape(-1)], attend).view(batch, length, -1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits ``(n, vocab_size)`` of hidden states ``(n, hidden_size)``."""
         return self._lm_head(hidden)
 
-    def _run(self, x: Tensor, attend: _Attend) -> Tensor:
+    def run(self, x: Tensor, attend: Attend) -> Tensor:
+        """All layers and the final norm over embedded rows ``(n, hidden_size)``.
+
+        Args:
+            x: Embeddings.
+            attend: Attention of one layer: its index and unrotated queries, keys and values, each
+                ``(n, heads * head_dim)``, to ``(n, num_heads * head_dim)``.
+
+        Returns:
+            Shape ``(n, hidden_size)``.
+        """
         c = self.config
         widths = [c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.num_kv_heads * c.head_dim]
         shape = (c.hidden_size,)

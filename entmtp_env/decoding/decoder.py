@@ -114,11 +114,12 @@ class TreeDecoder:
             raise ValueError(
                 f"tree {tree.name!r} has depth {tree.depth}, but there are {config.depth} draft heads"
             )
-        if tree.max_rank >= config.draft_vocab_size:
-            raise ValueError(
-                f"tree {tree.name!r} asks for {tree.max_rank + 1} children of a node, but only "
-                f"{config.draft_vocab_size} tokens can be drafted"
-            )
+        for node in tree.nodes:
+            if node[-1] >= config.vocab_size(len(node)):
+                raise ValueError(
+                    f"tree {tree.name!r} asks for {node[-1] + 1} children of a node, but only "
+                    f"{config.vocab_size(len(node))} tokens can be drafted there"
+                )
 
     @torch.inference_mode()
     def start(
@@ -254,7 +255,7 @@ class TreeDecoder:
 
     def head_signals(self) -> tuple[list[float], list[float]]:
         """Confidence and entropy (÷ ln V′) of the last draft's greedy chain, as deep as it was drafted."""
-        return ([], []) if self._draft is None else self._draft.chain(self.heads.config.draft_vocab_size)
+        return ([], []) if self._draft is None else self._draft.chain()
 
     def probe_values(self) -> Tensor:
         """Path values of the nodes of the probe's tree, ``(nodes,)``.

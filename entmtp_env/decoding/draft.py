@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ class Level:
 
     Attributes:
         parents: The expanded nodes (the root is the empty path).
-        logits: Over the draft vocabulary, float32, ``(len(parents), draft_vocab_size)``.
+        logits: Over the draft vocabulary, float32, ``(len(parents), vocabulary of the depth)``.
         log_norm: Logarithm of the softmax denominator, ``(len(parents), 1)``.
     """
 
@@ -50,7 +51,7 @@ class Draft:
             values[start:end] *= values[parents[start:end]]
         return values[1:]
 
-    def chain(self, draft_vocab_size: int) -> tuple[list[float], list[float]]:
+    def chain(self) -> tuple[list[float], list[float]]:
         """Confidence and entropy along the greedy chain, as deep as it was drafted.
 
         Returns:
@@ -60,11 +61,12 @@ class Draft:
         if depth == 0:
             return [], []
         rows = [level.parents.index((0,) * d) for d, level in enumerate(self.levels[:depth])]
-        log_p = torch.stack(
-            [level.logits[row] - level.log_norm[row] for row, level in zip(rows, self.levels, strict=False)]
-        )
-        entropy = -(log_p.exp() * log_p).sum(-1) / torch.tensor(float(draft_vocab_size)).log()
-        return log_p.amax(-1).exp().tolist(), entropy.tolist()
+        confidence, entropy = [], []
+        for row, level in zip(rows, self.levels, strict=False):
+            log_p = level.logits[row] - level.log_norm[row]
+            confidence.append(float(log_p.max().exp()))
+            entropy.append(float(-(log_p.exp() * log_p).sum()) / math.log(max(2, len(log_p))))
+        return confidence, entropy
 
 
 @dataclass(frozen=True)

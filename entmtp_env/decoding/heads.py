@@ -32,6 +32,9 @@ class HeadsConfig:
         hidden_size: Width of the base model.
         num_layers: Residual blocks per head; the first reduces a Hydra head's input to ``hidden_size``.
         draft_vocab_size: Number of tokens that can be drafted.
+        deep_vocab_size: Heads of depth 2 and deeper draft from the first so many of them, the most frequent;
+            0 = from all. Their LM head products dominate the cost of drafting, and rare tokens are seldom
+            right there.
         num_heads: Query heads of the prefix layer.
         num_kv_heads: Key-value heads of the prefix layer.
         head_dim: Width of a head of the prefix layer.
@@ -49,6 +52,7 @@ class HeadsConfig:
     head_dim: int
     intermediate_size: int
     rms_norm_eps: float
+    deep_vocab_size: int = 0
 
     def __post_init__(self) -> None:
         """Check the values a file or a command line may bring."""
@@ -58,15 +62,37 @@ class HeadsConfig:
             )
         if self.depth < 1 or self.num_layers < 1 or self.draft_vocab_size < 1:
             raise ValueError("depth, num_layers and draft_vocab_size must be at least 1")
+        if not 0 <= self.deep_vocab_size <= self.draft_vocab_size:
+            raise ValueError(
+                f"deep_vocab_size must be in 0..{self.draft_vocab_size}, the draft vocabulary, got "
+                f"{self.deep_vocab_size}"
+            )
+
+    def vocab_size(self, depth: int) -> int:
+        """How many tokens head ``depth`` (1, 2, ...) drafts from."""
+        return self.draft_vocab_size if depth == 1 else self.deep_vocab_size or self.draft_vocab_size
 
     @classmethod
     def for_backbone(
-        cls, backbone: Backbone, arch: HeadArch, draft_vocab_size: int, depth: int = 4, num_layers: int = 2
+        cls,
+        backbone: Backbone,
+        arch: HeadArch,
+        draft_vocab_size: int,
+        depth: int = 4,
+        num_layers: int = 2,
+        deep_vocab_size: int = 0,
     ) -> HeadsConfig:
         """The configuration that fits ``backbone``: the prefix layer is shaped like one of its layers."""
         names = {field.name for field in dataclasses.fields(cls)}
         shared = {k: v for k, v in dataclasses.asdict(backbone.config).items() if k in names - {"num_layers"}}
-        return cls(arch=arch, depth=depth, num_layers=num_layers, draft_vocab_size=draft_vocab_size, **shared)
+        return cls(
+            arch=arch,
+            depth=depth,
+            num_layers=num_layers,
+            draft_vocab_size=draft_vocab_size,
+            deep_vocab_size=deep_vocab_size,
+            **shared,
+        )
 
 
 class ResidualBlock(nn.Module):
@@ -87,7 +113,8 @@ class DraftHeads(nn.Module):
 
     Args:
         config: Architecture.
-        vocab_ids: The base's token ids that can be drafted, shape ``(draft_vocab_size,)``, distinct.
+        vocab_ids: The base's token ids that can be drafted, shape ``(draft_vocab_size,)``, distinct; the
+            most frequent first.
 
     Raises:
         ValueError: When ``vocab_ids`` has another length or repeats an id.
@@ -114,7 +141,7 @@ class DraftHeads(nn.Module):
         )
         self.norms = nn.ModuleList(nn.RMSNorm(width, config.rms_norm_eps) for _ in range(config.depth))
         self._embedding: Tensor | None = None
-        self._lm_head: PackedLinear | None = None
+        self._lm_heads: dict[int, PackedLinear] = {}
         self.packed = False
 
     @property
@@ -146,7 +173,8 @@ class DraftHeads(nn.Module):
             )
         self.to(backbone.device, backbone.dtype)
         self._embedding = scaled_embedding(backbone)
-        self._lm_head = PackedLinear(backbone.lm_head_weight[self.vocab_ids])
+        sizes = {self.config.vocab_size(depth) for depth in range(1, self.config.depth + 1)}
+        self._lm_heads = {n: PackedLinear(backbone.lm_head_weight[self.vocab_ids[:n]]) for n in sizes}
         if self.prefix is not None:
             self.prefix.attach(backbone)
 
@@ -175,9 +203,9 @@ class DraftHeads(nn.Module):
         return self.norms[depth - 1](self.mlps[depth - 1](inputs))
 
     def logits(self, depth: int, inputs: Tensor) -> Tensor:
-        """Logits over the draft vocabulary, ``(..., draft_vocab_size)``; arguments as in :meth:`output`."""
-        assert self._lm_head is not None, "attach the heads to a backbone first"
-        return self._lm_head(self.output(depth, inputs))
+        """Logits ``(..., config.vocab_size(depth))``; arguments as in :meth:`output`."""
+        assert self._lm_heads, "attach the heads to a backbone first"
+        return self._lm_heads[self.config.vocab_size(depth)](self.output(depth, inputs))
 
 
 def scaled_embedding(backbone: Backbone) -> Tensor:

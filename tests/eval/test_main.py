@@ -71,6 +71,16 @@ def test_a_mistake_is_one_line_and_exit_2(call, decoder, tmp_path, capsys, argum
     assert message in line
 
 
+def test_heads_from_the_command_line(call, tiny_files, tmp_path, capsys):
+    call(
+        *("heads", "--model", tiny_files.model, "--heads", tiny_files.heads, "--prompts", tiny_files.prompts),
+        *("--max-new-tokens", "8", "--timing-steps", "0", "--bootstrap-samples", "10", "--dtype", "float32"),
+        *("--cache", str(tmp_path / "texts"), "--out", str(tmp_path / "out")),
+    )
+    assert "τ hydra-default" in capsys.readouterr().out
+    assert (tmp_path / "out" / "heads.json").is_file()
+
+
 def test_existing_results_are_one_line_and_exit_2(call, decoder, tmp_path, capsys):
     (tmp_path / "summary.json").write_text("{}")
     with pytest.raises(SystemExit) as exit_:

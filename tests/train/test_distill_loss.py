@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -9,12 +11,12 @@ ALL = tuple(range(TARGETS))
 RAGGED = ((0, 2, 3, 4, 7, 8, 12), (1, 3, 4, 8), (12,))
 
 
-def reference(outputs, targets, teacher, labels, lm_head, hard_weight):
+def reference(outputs, targets, teacher, labels, lm_head, hard_weight, log_weight=0.0):
     """Row by row, with autograd through all logits."""
-    soft = torch.softmax(teacher @ lm_head.T, -1)
+    soft = torch.softmax(teacher @ lm_head.T + log_weight, -1)
     losses, rank0 = [], []
     for output, target in zip(outputs, targets, strict=True):
-        log_p = torch.log_softmax(output @ lm_head.T, -1)
+        log_p = torch.log_softmax(output @ lm_head.T + log_weight, -1)
         rows = []
         for row, t in enumerate(target.tolist()):
             expected = -(soft[t] * log_p[row]).sum()
@@ -39,20 +41,47 @@ def example(targets, seed=0):
 @pytest.mark.parametrize("block", [1, 4, TARGETS - 1, TARGETS, 128])
 @pytest.mark.parametrize("hard_weight", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("targets", [(ALL,), (ALL, ALL[1:], ALL[2:]), RAGGED, (ALL, ()), ((), (5,))])
-def test_values_and_gradients_are_autograds(monkeypatch, block, hard_weight, targets):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_values_and_gradients_are_autograds(monkeypatch, block, hard_weight, targets, weighted):
     monkeypatch.setattr(train.distill_loss, "_BLOCK", block)
     outputs, index, teacher, labels, lm_head = example(targets)
     weights = torch.tensor([1.0, 0.9, 0.5])[: len(targets)]
 
-    expected, expected_rank0 = reference(outputs, index, teacher, labels, lm_head, hard_weight)
+    args = (index, teacher, labels, lm_head, hard_weight, *([torch.randn(VOCAB)] if weighted else []))
+
+    expected, expected_rank0 = reference(outputs, *args)
     expected_gradients = torch.autograd.grad(expected @ weights, outputs, allow_unused=True)
-    losses, rank0 = distill_loss(outputs, index, teacher, labels, lm_head, hard_weight)
+    losses, rank0 = distill_loss(outputs, *args)
     gradients = torch.autograd.grad(losses @ weights, outputs)
 
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(rank0, expected_rank0)
     for gradient, wanted, output in zip(gradients, expected_gradients, outputs, strict=True):
         torch.testing.assert_close(gradient, torch.zeros_like(output) if wanted is None else wanted)
+
+
+def test_weights_of_one_over_all_tokens_in_any_order_change_nothing():
+    outputs, index, teacher, labels, lm_head = example(RAGGED)
+    order = torch.randperm(VOCAB)
+    place = torch.where(labels >= 0, order.argsort()[labels], -1)
+    expected, expected_rank0 = distill_loss(outputs, index, teacher, labels, lm_head, 0.3)
+    losses, rank0 = distill_loss(outputs, index, teacher, place, lm_head[order], 0.3, torch.zeros(VOCAB))
+    torch.testing.assert_close(losses, expected)
+    assert torch.equal(rank0, expected_rank0)
+
+
+def test_a_weight_stands_for_as_many_equal_tokens():
+    """Two tokens with the same row of the LM head are one with twice the weight."""
+    outputs, index, teacher, labels, lm_head = example((ALL,))
+    labels = labels.clamp_max(VOCAB - 2)
+    doubled = torch.cat((lm_head, lm_head[-1:]))
+    weight = torch.zeros(VOCAB)
+    weight[-1] = math.log(2)
+    gradients = []
+    for rows, log_weight in ((doubled, None), (lm_head, weight)):
+        losses, _ = distill_loss(outputs, index, teacher, labels, rows, 0.3, log_weight)
+        gradients.append(torch.autograd.grad(losses.sum(), outputs)[0])
+    torch.testing.assert_close(*gradients)
 
 
 def test_rank0_counts_the_written_token_on_top():

@@ -1,67 +1,22 @@
 import dataclasses
 import json
-import shutil
+import math
+from collections import Counter
 
 import pytest
 import torch
 
-from entmtp_env.decoding import Backbone, TreeDecoder, load_heads
+import train.heads
+from entmtp_env.decoding import TreeDecoder, load_heads
 from entmtp_env.decoding.checkpoint import read_manifest
 from entmtp_env.models import load_pretrained
 from entmtp_env.trees import DraftTree
-from tests.tiny import EOS, VOCAB, tiny_heads, tiny_model
+from tests.tiny import VOCAB, tiny_heads
+from tests.train.conftest import HELD_OUT, TEXTS
 from tests.train.texts import random_texts
-from train.heads import HeadsTraining, initialise, train_heads
-
-ARCHS = ["medusa", "hydra", "hydra-prefix"]
-DEPTH = 4
-EMPTY = DraftTree("autoregressive")
-TEXTS, HELD_OUT = 70, 12
-
-
-@pytest.fixture(scope="module")
-def written(tiny_files, tmp_path_factory):
-    """Texts that a tiny model wrote, the settings to train on them, and the model."""
-    folder = tmp_path_factory.mktemp("training")
-    model = tiny_model()
-    with torch.no_grad():
-        # A sure-footed model whose next token depends on the last above all: heads can learn that in seconds.
-        model.model.embed_tokens.weight.mul_(8)
-        model.lm_head.weight.mul_(3)
-    shutil.copytree(tiny_files.model, folder / "model")
-    model.save_pretrained(folder / "model")
-    backbone = Backbone(model, torch.float32)
-    decoder = TreeDecoder(backbone, tiny_heads(backbone), capacity=128, eos_token_ids=frozenset({EOS}))
-    lines = []
-    for prompt in random_texts([(1 + i % 5, 1) for i in range(TEXTS)]):
-        decoder.start(list(prompt.prompt), max_new_tokens=16)
-        while not decoder.finish_reason:
-            decoder.step(EMPTY)
-        lines.append(json.dumps({"p": prompt.prompt, "g": decoder.tokens}))
-    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
-    config = HeadsTraining(
-        texts=folder / "texts.jsonl",
-        out=folder / "heads.safetensors",
-        model=str(folder / "model"),
-        depth=3,
-        num_layers=1,
-        draft_vocab_size=VOCAB - 2,
-        held_out=HELD_OUT,
-        epochs=10,
-        batch_tokens=128,
-        learning_rate=5e-3,
-        warmup_steps=10,
-        evaluate_every=15,
-        cache=folder / "hidden",
-        device="cpu",
-    )
-    return config, backbone
-
-
-@pytest.fixture(autouse=True)
-def float32(monkeypatch):
-    """The element type that this machine runs fastest would make the results differ between machines."""
-    monkeypatch.setattr("train.heads.choose_dtype", lambda name, device: torch.float32)
+from train.heads import train_heads
+from train.initialise import initialise
+from train.texts import read_texts
 
 
 def reports(text):
@@ -83,8 +38,7 @@ def tau(backbone, heads):
 
 
 @pytest.mark.parametrize(("arch", "gain"), [("medusa", 1.1), ("hydra", 1.3), ("hydra-prefix", 1.3)])
-def test_training_from_configuration_alone(written, capsys, arch, gain):
-    config, backbone = written
+def test_training_from_configuration_alone(config, written, capsys, arch, gain):
     config = dataclasses.replace(config, arch=arch)
     train_heads(config)
     lines = reports(capsys.readouterr().err)
@@ -94,51 +48,104 @@ def test_training_from_configuration_alone(written, capsys, arch, gain):
     heads = load_heads(config.out)
     assert (heads.config.arch, heads.config.depth, len(heads.vocab_ids)) == (arch, 3, VOCAB - 2)
     manifest = read_manifest(config.out)
-    assert manifest["model_fingerprint"] == load_pretrained(config.model).fingerprint
-    assert manifest["loss"] == lines[losses.index(min(losses))]["loss"]
+    pretrained = load_pretrained(config.model)
+    assert manifest["model_fingerprint"] == pretrained.fingerprint
+    assert manifest["held_out"] == lines[losses.index(min(losses))]
+    assert manifest["curve"] == lines[: losses.index(min(losses)) + 1]
+    assert manifest["settings"]["epochs"] == "10"
+    assert manifest["initialised_from"] is None
+    backbone = written[1]
     untrained = tiny_heads(backbone, arch, depth=3, pack=False)
-    initialise(untrained, backbone)
+    initialise(untrained, backbone, pretrained.model)
     assert tau(backbone, heads) > gain * tau(backbone, untrained)
 
 
-def test_the_same_seed_trains_the_same_heads(written, tmp_path):
-    config = dataclasses.replace(written[0], epochs=0.5)
+def test_the_draft_vocabulary_is_frequent_in_the_training_texts(config):
+    train_heads(dataclasses.replace(config, arch="medusa", epochs=0.1, draft_vocab_size=5, held_out=1))
+    texts = [text for path in config.texts for text in read_texts(path)]
+    assert len(texts) == TEXTS
+    counts = Counter(token for text in texts for token in text.reply)
+    kept = load_heads(config.out).vocab_ids.tolist()
+    share = sum(counts[token] for token in kept) / counts.total()
+    # The text held out is not counted.
+    assert share == pytest.approx(sum(n for _, n in counts.most_common(5)) / counts.total(), abs=0.02)
+    assert read_manifest(config.out)["draft_vocab_coverage"] == pytest.approx(share, abs=0.02)
+
+
+def test_the_same_seed_trains_the_same_heads(config):
     weights = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        out = tmp_path / f"{name}.safetensors"
-        train_heads(dataclasses.replace(config, out=out, seed=seed))
+        out = config.out.with_name(f"{name}.safetensors")
+        train_heads(dataclasses.replace(config, out=out, seed=seed, epochs=0.5))
         weights.append(load_heads(out).mlps[0][0].linear.weight)
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
+def test_training_goes_on_from_a_checkpoint(config):
+    train_heads(dataclasses.replace(config, epochs=4))
+    first = config.out.rename(config.out.with_name("first.safetensors"))
+    more = dataclasses.replace(
+        config, init=str(first), draft_vocab_size=VOCAB, epochs=0.1, learning_rate=1e-6
+    )
+    train_heads(more)
+    before, after = read_manifest(first), read_manifest(config.out)
+    assert after["initialised_from"] == before
+    # A step of almost no length: what the other vocabulary adds is small against what was learned.
+    assert sum(after["held_out"]["loss"]) < 0.95 * sum(before["curve"][0]["loss"])
+
+
 @pytest.mark.parametrize("warmup", [0, 1, 2, 100])
 @pytest.mark.parametrize("epochs", [0.01, 0.2])
-def test_the_shortest_runs_write_a_checkpoint(written, tmp_path, warmup, epochs):
-    out = tmp_path / "heads.safetensors"
-    train_heads(dataclasses.replace(written[0], out=out, epochs=epochs, warmup_steps=warmup, arch="medusa"))
-    assert load_heads(out)
+def test_the_shortest_runs_write_a_checkpoint(config, warmup, epochs):
+    train_heads(dataclasses.replace(config, epochs=epochs, warmup_steps=warmup, arch="medusa"))
+    assert load_heads(config.out)
 
 
-def test_replies_shorter_than_the_heads_are_deep_do_no_harm(written, tmp_path):
-    texts, out = tmp_path / "texts.jsonl", tmp_path / "heads.safetensors"
+@pytest.mark.parametrize("softmax_tokens", [0, 4])
+def test_replies_shorter_than_the_heads_are_deep_do_no_harm(config, tmp_path, softmax_tokens):
+    texts = tmp_path / "texts.jsonl"
     texts.write_text('{"p": [3, 4], "g": [5, 6]}\n' * 24)
-    train_heads(dataclasses.replace(written[0], texts=texts, out=out, epochs=2))
-    assert all(torch.isfinite(p).all() for p in load_heads(out).parameters())
+    train_heads(dataclasses.replace(config, texts=(texts,), epochs=2, softmax_tokens=softmax_tokens))
+    assert all(torch.isfinite(p).all() for p in load_heads(config.out).parameters())
+
+
+@pytest.mark.parametrize("arch", ["medusa", "hydra-prefix"])
+def test_bfloat16_products_train_as_well(config, arch):
+    losses = []
+    for dtype in ("float32", "bfloat16"):
+        train_heads(dataclasses.replace(config, arch=arch, dtype=dtype, epochs=4))
+        losses.append(sum(read_manifest(config.out)["held_out"]["loss"]))
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.03)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"held_out": 0}, "held_out"),
-        ({"evaluate_every": 0}, "evaluate_every"),
-        ({"epochs": 0.0}, "epochs"),
-        ({"hard_weight": 1.5}, "hard_weight"),
+        ({"held_out": 0}, "held_out must be at least 1, got 0"),
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
+        ({"draft_vocab_size": -5}, "draft_vocab_size must be at least 1"),
+        ({"depth": 0}, "depth must be at least 1"),
+        ({"max_texts": -1}, "max_texts must be at least 0"),
+        ({"epochs": 0.0}, "epochs must be above 0"),
+        ({"learning_rate": math.nan}, "learning_rate must be above 0, got nan"),
+        ({"hard_weight": 1.5}, r"hard_weight must be in \[0, 1\]"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
+        ({"prefix_from_base": True, "arch": "medusa"}, "prefix_from_base needs the architecture"),
         ({"held_out": TEXTS}, f"{TEXTS} texts with {TEXTS} held out"),
         ({"max_texts": HELD_OUT}, f"{HELD_OUT} texts with {HELD_OUT} held out"),
+        ({"texts": ()}, f"0 texts with {HELD_OUT} held out"),
         ({"arch": "eagle"}, "eagle"),
     ],
 )
-def test_settings_that_cannot_train_are_refused(written, change, message):
+def test_settings_that_cannot_train_are_refused(config, change, message):
     with pytest.raises(ValueError, match=message):
-        train_heads(dataclasses.replace(written[0], **change))
+        train_heads(dataclasses.replace(config, **change))
+    assert not config.folder.exists()
+
+
+def test_a_missing_start_is_found_before_anything_is_computed(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.heads, "hidden_states", None)
+    with pytest.raises(FileNotFoundError, match=r"no draft heads at .*absent"):
+        train_heads(dataclasses.replace(config, init=str(tmp_path / "absent.safetensors")))

@@ -6,7 +6,8 @@ from train.__main__ import main
 @pytest.mark.parametrize(
     ("args", "texts"),
     [
-        ([], ["heads", "calibrate", "Train draft heads"]),
+        ([], ["distill", "heads", "calibrate", "train draft heads"]),
+        (["distill"], ["--prompts", "--out", "--temperatures", "Taken in turn", "math:calibration"]),
         (["heads"], ["--texts", "--out", "--arch", "--draft-vocab-size", "Number of heads"]),
         (["calibrate"], ["--prompts", "--num-prompts", "--policies", "ema-ladder", "Token cap"]),
     ],
@@ -22,6 +23,8 @@ def test_help(capsys, args, texts):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["distill", "--prompts", "absent.jsonl", "--out", "x.jsonl.gz"], "absent.jsonl"),
+        (["distill", "--prompts", "humaneval", "--out", "x.jsonl.gz"], "'humaneval'"),
         (["heads", "--texts", "absent.jsonl", "--out", "x.safetensors"], "no texts at absent.jsonl"),
         (["calibrate", "--prompts", "absent.jsonl"], "absent.jsonl"),
         (["calibrate", "--acceptance", "hopeful"], "hopeful"),
@@ -39,7 +42,17 @@ def test_a_fault_is_one_line(capsys, monkeypatch, tmp_path, args, message):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("args", [[], ["bake"], ["heads"], ["calibrate", "--quantiles", "2"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["bake"],
+        ["distill"],
+        ["distill", "--prompts", "math:calibration", "--out", "x.jsonl"],
+        ["heads"],
+        ["calibrate", "--quantiles", "2"],
+    ],
+)
 def test_a_wrong_command_line_exits_with_2(capsys, args):
     with pytest.raises(SystemExit) as stop:
         main(args)

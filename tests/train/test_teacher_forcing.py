@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -13,9 +15,9 @@ DEPTH = 4
 EMPTY = DraftTree("autoregressive")
 
 
-def batch_of(backbone, texts):
+def batch_of(backbone, texts, first_root=None):
     hidden = [backbone.forward_batch(torch.tensor([text.tokens]))[0] for text in texts]
-    return make_batch(texts, hidden, torch.device("cpu"))
+    return make_batch(texts, hidden, torch.device("cpu"), first_root)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -78,6 +80,30 @@ def test_training_sees_what_the_decoder_drafts(arch):
         torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+@torch.no_grad()
+def test_learned_prompts_are_rows_as_if_the_base_had_written_them(arch):
+    backbone = tiny_backbone()
+    heads = tiny_heads(backbone, arch, DEPTH, pack=False)
+    texts = random_texts([(5, 6), (2, 3), (9, 2)])
+    starts = [min(3, len(text.prompt)) for text in texts]
+    earlier = [Text(text.tokens[:n], text.tokens[n:]) for text, n in zip(texts, starts, strict=True)]
+    rows = head_rows(heads, batch_of(backbone, texts, first_root=3))
+    expected = head_rows(heads, batch_of(backbone, earlier))
+    torch.testing.assert_close(rows.outputs, expected.outputs)
+    torch.testing.assert_close(rows.teacher, expected.teacher)
+    assert all(torch.equal(one, two) for one, two in zip(rows.targets, expected.targets, strict=True))
+    # The prompts' own tokens are not the base's.
+    replies = [
+        i >= len(text.prompt)
+        for text, start in zip(texts, starts, strict=True)
+        for i in range(start, len(text.tokens))
+    ]
+    assert rows.tokens.tolist() == [
+        token if reply else -1 for token, reply in zip(expected.tokens.tolist(), replies, strict=True)
+    ]
+
+
 def test_padding_changes_nothing():
     backbone = tiny_backbone()
     heads = tiny_heads(backbone, pack=False)
@@ -86,3 +112,35 @@ def test_padding_changes_nothing():
     padded = head_rows(heads, batch_of(backbone, [short, long]))
     for one, two in zip(alone.outputs, padded.outputs, strict=True):
         torch.testing.assert_close(two[: len(one)], one, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@torch.no_grad()
+def test_dropout_drops_inputs_and_keeps_their_mean(arch, monkeypatch):
+    backbone = tiny_backbone()
+    heads = tiny_heads(backbone, arch, DEPTH, pack=False)
+    batch = batch_of(backbone, random_texts([(2, 40)] * 4))
+    seen = {}
+    monkeypatch.setattr(heads, "output", lambda depth, inputs: seen.setdefault(depth, []).append(inputs))
+    head_rows(heads, batch)
+    head_rows(heads, batch, dropout=0.25)
+    for whole, dropped in seen.values():
+        kept = dropped != 0
+        assert (1 - kept.float().mean()).item() == pytest.approx(0.25, abs=0.03)
+        torch.testing.assert_close(dropped[kept], whole[kept] / 0.75)
+
+
+@torch.no_grad()
+def test_noise_is_in_units_of_the_hidden_states_and_spares_the_teacher(monkeypatch):
+    backbone = tiny_backbone()
+    heads = tiny_heads(backbone, "medusa", 1, pack=False)
+    batch = batch_of(backbone, random_texts([(2, 40)] * 8))
+    batch = dataclasses.replace(batch, hidden=batch.hidden * torch.linspace(0.1, 10, 8)[:, None, None])
+    seen = []
+    monkeypatch.setattr(heads, "output", lambda depth, inputs: seen.append(inputs))
+    clean, noisy = head_rows(heads, batch), head_rows(heads, batch, noise=0.2)
+    assert torch.equal(clean.teacher, noisy.teacher)
+    noise = (seen[1] - seen[0]) / seen[0].square().mean(-1, keepdim=True).sqrt()
+    assert noise.mean().item() == pytest.approx(0, abs=0.01)
+    by_text = noise.view(8, -1).std(-1)
+    torch.testing.assert_close(by_text, torch.full((8,), 0.2), rtol=0.1, atol=0)

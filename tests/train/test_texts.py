@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.texts import Text, frequent_tokens, read_texts, texts_fingerprint
+from train.texts import Text, first_own_token, frequent_tokens, read_texts, texts_fingerprint
 
 TEXTS = [Text((1, 2), (3, 4, 5)), Text((6,), (7, 8)), Text((9, 9, 9), (0, 1, 2, 3))]
 
@@ -72,6 +72,21 @@ def test_the_fingerprint_knows_order_and_boundaries():
     assert len({texts_fingerprint(t) for t in (TEXTS, TEXTS[::-1], TEXTS[:2], moved)}) == 4
 
 
+@given(
+    shared=st.lists(st.integers(0, 3), max_size=4),
+    ends=st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=4),
+)
+def test_prompts_begin_to_differ_behind_what_all_share(shared, ends):
+    prompts = [(9, *shared, *end) for end in ends]
+    first = first_own_token([Text(prompt, (1, 2)) for prompt in prompts])
+    assert len({prompt[:first] for prompt in prompts}) == 1
+    assert any(len(p) == first for p in prompts) or len({prompt[: first + 1] for prompt in prompts}) > 1
+
+
+def test_prompts_without_a_common_beginning_differ_behind_the_first_token():
+    assert first_own_token([Text((1, 2), (3, 4)), Text((5, 2), (3, 4))]) == 1
+
+
 @settings(deadline=None)
 @given(
     replies=st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=12), max_size=6),
@@ -81,8 +96,8 @@ def test_the_vocabulary_is_the_most_frequent_reply_tokens(replies, size):
     texts = [Text((11, 11, 11, 11), tuple(reply)) for reply in replies]
     vocab, coverage = frequent_tokens(texts, size, vocab_size=12)
     counts = Counter(token for reply in replies for token in reply)
-    assert vocab == sorted(set(vocab))
-    assert len(vocab) == min(size, 12)
+    assert len(set(vocab)) == len(vocab) == min(size, 12)
+    assert vocab == sorted(vocab, key=lambda token: (-counts[token], token))
     outside = set(range(12)) - set(vocab)
     for kept in vocab:
         assert all((-counts[kept], kept) < (-counts[other], other) for other in outside)

@@ -1,3 +1,4 @@
+import math
 from random import Random
 
 import pytest
@@ -15,9 +16,14 @@ CHAIN = DraftTree.chain(4)
 UNION = default_bank().union
 
 
-@pytest.fixture(params=ARCHS, scope="module")
+# Name, architecture and vocabulary of the deeper heads.
+HEADS = {**{arch: (arch, 0) for arch in ARCHS}, "deep-vocab": ("hydra-prefix", 15)}
+
+
+@pytest.fixture(params=HEADS, scope="module")
 def heads(request):
-    return tiny_heads(tiny_backbone(), request.param, pack=False).requires_grad_(False)
+    arch, deep_vocab = HEADS[request.param]
+    return tiny_heads(tiny_backbone(), arch, pack=False, deep_vocab=deep_vocab).requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
@@ -136,23 +142,24 @@ def test_path_values_are_products_of_confidences(packed, random, size):
 def test_chain_signals_equal_the_definition(heads, tree, known):
     result = draft(heads, tree, 5, None if known is None else draft(heads, known, 5))
     _, confidence, log_probs = naive(heads, tree, 5)
-    values, entropies = result.chain(heads.config.draft_vocab_size)
+    values, entropies = result.chain()
     assert values == pytest.approx([confidence[(0,) * d] for d in range(1, 5)], rel=1e-4)
     expected = [torch.distributions.Categorical(logits=log_probs[(0,) * d]).entropy() for d in range(4)]
-    scale = torch.tensor(20.0).log()
-    assert entropies == pytest.approx([float(entropy / scale) for entropy in expected], rel=1e-4)
+    scales = [math.log(heads.config.vocab_size(depth)) for depth in range(1, 5)]
+    normalised = [float(entropy) / scale for entropy, scale in zip(expected, scales, strict=True)]
+    assert entropies == pytest.approx(normalised, rel=1e-4)
 
 
 def test_chain_signals_stop_where_the_tree_leaves_the_chain(heads):
     wide = DraftTree("wide", ((0,), (1,), (1, 0), (1, 0, 0)))
-    values, entropies = draft(heads, wide, 0).chain(20)
+    values, entropies = draft(heads, wide, 0).chain()
     assert len(values) == len(entropies) == 1
 
 
 def test_the_empty_tree_drafts_nothing(heads, monkeypatch):
     rows = count_rows(monkeypatch, heads)
     result = draft(heads, DraftTree("empty"), 0)
-    assert (result.tokens.tolist(), result.path_values().tolist(), result.chain(20)) == ([], [], ([], []))
+    assert (result.tokens.tolist(), result.path_values().tolist(), result.chain()) == ([], [], ([], []))
     assert rows == []
 
 

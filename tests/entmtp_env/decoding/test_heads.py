@@ -47,6 +47,15 @@ def test_logits_equal_the_published_formula(backbone, arch):
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_deeper_heads_draft_from_the_first_tokens(backbone):
+    whole, deep = tiny_heads(backbone, pack=False), tiny_heads(backbone, deep_vocab=7)
+    for depth in range(1, DEPTH + 1):
+        x = torch.randn(3, whole.inputs(depth) * H)
+        size = VOCAB - 4 if depth == 1 else 7
+        assert deep.config.vocab_size(depth) == size
+        torch.testing.assert_close(deep.logits(depth, x), whole.logits(depth, x)[:, :size])
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_packing_keeps_the_logits(backbone, arch):
     heads = tiny_heads(backbone, arch, pack=False)
@@ -101,9 +110,10 @@ def test_vocab_ids_must_be_distinct_and_as_many(backbone, ids):
 
 
 @pytest.mark.parametrize(
-    "change", [{"arch": "eagle"}, {"depth": 0}, {"num_layers": 0}, {"draft_vocab_size": 0}]
+    "change",
+    [{"arch": "eagle"}, {"depth": 0}, {"num_layers": 0}, {"draft_vocab_size": 0}, {"deep_vocab_size": 6}],
 )
 def test_bad_configurations_are_refused(backbone, change):
     config = HeadsConfig.for_backbone(backbone, "medusa", 5)
-    with pytest.raises(ValueError, match=r"unknown|at least 1"):
+    with pytest.raises(ValueError, match=r"unknown|at least 1|in 0\.\.5"):
         dataclasses.replace(config, **change)

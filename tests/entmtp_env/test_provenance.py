@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.manifest import describe_machine, describe_run
+from entmtp_env.provenance import describe_machine, describe_run
 
 
 def test_a_run_is_described_in_plain_json(monkeypatch):

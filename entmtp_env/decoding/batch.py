@@ -1,0 +1,173 @@
+"""Batched autoregressive generation: many texts at once, for training text and recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from entmtp_env.decoding.acceptance import AcceptanceRule, GreedyRule
+from entmtp_env.decoding.backbone import Backbone
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to write.
+
+    Attributes:
+        prompt: Token ids.
+        rule: How tokens are chosen; an instance of its own for every request. Under ``greedy`` and
+            ``sample`` the text is the one that the tree decoder writes.
+        seed: Key of the rule's randomness.
+    """
+
+    prompt: Sequence[int]
+    rule: AcceptanceRule = field(default_factory=GreedyRule)
+    seed: int = 0
+
+
+@dataclass
+class _Running:
+    index: int
+    request: Request
+    reply: list[int]
+
+
+def generate_batch(
+    backbone: Backbone,
+    requests: Iterable[Request],
+    *,
+    max_new_tokens: int,
+    eos_token_ids: frozenset[int] = frozenset(),
+    slots: int = 64,
+) -> Iterator[tuple[int, list[int]]]:
+    """Write texts token by token, a text in each slot; a finished one makes room for the next.
+
+    Args:
+        backbone: The base model.
+        requests: What to write.
+        max_new_tokens: Token cap of a reply.
+        eos_token_ids: Tokens that end a text.
+        slots: Texts written at a time.
+
+    Yields:
+        Number of the request and the reply's token ids, in the order in which they finish. A reply ends with
+        EOS where the model stopped by itself.
+
+    Raises:
+        ValueError: When a prompt is empty or leaves no room for a token.
+    """
+    # Prompts of like length are prefilled together, so that little is padding.
+    queue = sorted(enumerate(requests), key=lambda item: len(item[1].prompt), reverse=True)
+    longest = max((len(request.prompt) for _, request in queue), default=0)
+    capacity = min(longest + max_new_tokens, backbone.config.max_positions)
+    for index, request in queue:
+        if not 0 < len(request.prompt) < capacity:
+            raise ValueError(
+                f"request {index}: a prompt of {len(request.prompt)} tokens, expected 1 to {capacity - 1}; "
+                "shorten it or leave it out"
+            )
+    batch = _Batch(backbone, min(slots, len(queue)), capacity)
+    running: list[_Running] = []
+    while queue or running:
+        free = batch.slots - len(running)
+        # Prefilling several at a time wastes less than one by one, and idle slots cost next to nothing.
+        if queue and (8 * free >= batch.slots or not running):
+            first = len(running)
+            for index, request in queue[:free]:
+                request.rule.start(request.seed)
+                running.append(_Running(index, request, []))
+            del queue[:free]
+            logits = batch.prefill([text.request.prompt for text in running[first:]])
+        else:
+            first = 0
+            logits = batch.step([text.reply[-1] for text in running])
+        for text, token in zip(running[first:], _choose(running[first:], logits), strict=True):
+            text.reply.append(token)
+        # From the last to the first, so that a text moved into a gap has been looked at.
+        for slot in reversed(range(first, len(running))):
+            text = running[slot]
+            full = len(text.request.prompt) + len(text.reply) >= capacity
+            if text.reply[-1] in eos_token_ids or len(text.reply) >= max_new_tokens or full:
+                batch.remove(slot)
+                running[slot] = running[-1]
+                running.pop()
+                yield text.index, text.reply
+
+
+def _choose(texts: Sequence[_Running], logits: Tensor) -> list[int]:
+    tokens = GreedyRule().choose(logits, []).tolist()
+    for row, text in enumerate(texts):
+        if not isinstance(text.request.rule, GreedyRule):
+            position = len(text.request.prompt) + len(text.reply)
+            tokens[row] = int(text.request.rule.choose(logits[row : row + 1], [position]))
+    return tokens
+
+
+class _Batch:
+    """Texts side by side in slots 0, 1, ... without gaps, each with its own length."""
+
+    def __init__(self, backbone: Backbone, slots: int, capacity: int) -> None:
+        c = backbone.config
+        shape = (c.num_layers, 2, slots, c.num_kv_heads, capacity, c.head_dim)
+        self._backbone, self.slots = backbone, slots
+        self._data = torch.zeros(shape, dtype=backbone.dtype, device=backbone.device)
+        self._lengths: list[int] = []
+
+    @torch.inference_mode()
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Add texts behind the last slot; logits after each prompt, ``(prompts, vocab_size)``."""
+        b = self._backbone
+        first, lengths = len(self._lengths), [len(prompt) for prompt in prompts]
+        width = max(lengths)
+        tokens = torch.zeros(len(prompts), width, dtype=torch.int64)
+        for row, prompt in enumerate(prompts):
+            tokens[row, : len(prompt)] = torch.tensor(prompt)
+
+        # Rows of padding are written too; lengths hide them, and later tokens replace them.
+        def keep(layer: int, keys: Tensor, values: Tensor) -> None:
+            self._data[layer, 0, first : first + len(prompts), :, :width] = keys
+            self._data[layer, 1, first : first + len(prompts), :, :width] = values
+
+        hidden = b.forward_batch(tokens.to(b.device), keep)
+        self._lengths += lengths
+        last = torch.tensor(lengths, device=b.device) - 1
+        return b.logits(hidden[torch.arange(len(prompts), device=b.device), last])
+
+    @torch.inference_mode()
+    def step(self, tokens: Sequence[int]) -> Tensor:
+        """One token more for every text; the logits behind it, ``(texts, vocab_size)``."""
+        b, c, count = self._backbone, self._backbone.config, len(tokens)
+        lengths = torch.tensor(self._lengths, device=b.device)
+        rows, end = torch.arange(count, device=b.device), max(self._lengths) + 1
+        cos, sin = (table[:, None] for table in b.rotary.at(lengths))
+        hidden_rows = torch.arange(end, device=b.device) > lengths[:, None]
+        bias = torch.zeros(count, 1, 1, end, dtype=b.dtype, device=b.device)
+        bias.masked_fill_(hidden_rows[:, None, None], float("-inf"))
+        group = c.num_heads // c.num_kv_heads
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._data[layer]
+            q = b.rotary.rotate(q.view(count, c.num_heads, c.head_dim), cos, sin)
+            keys[rows, :, lengths] = b.rotary.rotate(k.view(count, c.num_kv_heads, c.head_dim), cos, sin)
+            values[rows, :, lengths] = v.view(count, c.num_kv_heads, c.head_dim)
+            # Query heads of a group share their keys, so they are laid out as further rows of one head.
+            q = q.view(count, c.num_kv_heads, group, c.head_dim)
+            out = F.scaled_dot_product_attention(q, keys[:count, :, :end], values[:count, :, :end], bias)
+            return out.reshape(count, -1)
+
+        hidden = b.run(b.embedding[torch.tensor(tokens, device=b.device)], attend)
+        self._lengths = [length + 1 for length in self._lengths]
+        return b.logits(hidden)
+
+    def remove(self, slot: int) -> None:
+        """Forget a text; the last one takes its place."""
+        last = len(self._lengths) - 1
+        if slot != last:
+            length = self._lengths[last]
+            self._data[:, :, slot, :, :length] = self._data[:, :, last, :, :length]
+            self._lengths[slot] = self._lengths[last]
+        self._lengths.pop()

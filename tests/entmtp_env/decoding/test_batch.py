@@ -1,0 +1,62 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entmtp_env.decoding import GreedyRule, SampleRule, TreeDecoder
+from entmtp_env.decoding.batch import Request, generate_batch
+from entmtp_env.trees import DraftTree
+from tests.tiny import EOS, VOCAB, tiny_backbone, tiny_heads
+
+BACKBONE = tiny_backbone()
+DECODER = TreeDecoder(BACKBONE, tiny_heads(BACKBONE), eos_token_ids=frozenset({EOS}), capacity=256)
+
+
+def rule(temperature):
+    return SampleRule(temperature) if temperature else GreedyRule()
+
+
+def reference(prompt, temperature, seed, max_new_tokens):
+    DECODER.start(prompt, rule(temperature), max_new_tokens=max_new_tokens, seed=seed)
+    while not DECODER.finish_reason:
+        DECODER.step(DraftTree("autoregressive", ()))
+    return DECODER.tokens
+
+
+texts = st.tuples(
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12),
+    st.sampled_from([0.0, 0.7, 1.3]),
+    st.integers(0, 2**40),
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(texts, max_size=9), st.integers(1, 5), st.integers(1, 20))
+def test_texts_are_those_of_the_decoder(jobs, slots, max_new_tokens):
+    requests = [Request(prompt, rule(temperature), seed) for prompt, temperature, seed in jobs]
+    written = list(
+        generate_batch(
+            BACKBONE,
+            requests,
+            max_new_tokens=max_new_tokens,
+            eos_token_ids=frozenset({EOS}),
+            slots=slots,
+        )
+    )
+    assert sorted(index for index, _ in written) == list(range(len(jobs)))
+    for index, reply in written:
+        assert reply == reference(*jobs[index], max_new_tokens)
+
+
+def test_a_text_ends_where_the_model_has_no_more_positions():
+    backbone = tiny_backbone(max_position_embeddings=16)
+    replies = dict(
+        generate_batch(backbone, [Request([3] * 10), Request([4] * 3)], max_new_tokens=50, slots=2)
+    )
+    assert [len(replies[0]), len(replies[1])] == [6, 13]
+
+
+@pytest.mark.parametrize("prompt", [[], [3] * 16])
+def test_a_prompt_without_room_is_refused(prompt):
+    backbone = tiny_backbone(max_position_embeddings=16)
+    with pytest.raises(ValueError, match=r"request 1: a prompt of (0|16) tokens, expected 1 to 15"):
+        list(generate_batch(backbone, [Request([3]), Request(prompt)], max_new_tokens=50))
