@@ -200,7 +200,9 @@ class DraftHeads(nn.Module):
         Returns:
             Shape ``(..., hidden_size)``.
         """
-        return self.norms[depth - 1](self.mlps[depth - 1](inputs))
+        norm = self.norms[depth - 1]
+        # Autocast makes the MLP's output narrower than the norm's weight; no fused kernel takes both.
+        return norm(self.mlps[depth - 1](inputs).to(norm.weight.dtype))
 
     def logits(self, depth: int, inputs: Tensor) -> Tensor:
         """Logits ``(..., config.vocab_size(depth))``; arguments as in :meth:`output`."""
