@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -174,7 +175,7 @@ def train_heads(config: HeadsTraining) -> None:
             "texts_fingerprint": texts_fingerprint(texts),
             "draft_vocab_coverage": coverage,
             "seed": config.seed,
-            "settings": {name: str(value) for name, value in asdict(config).items()},
+            "settings": json.loads(json.dumps(asdict(config), default=str)),
             "initialised_from": origin,
         }
     )

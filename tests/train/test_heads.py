@@ -52,7 +52,7 @@ def test_training_from_configuration_alone(config, written, capsys, arch, gain):
     assert manifest["model_fingerprint"] == pretrained.fingerprint
     assert manifest["held_out"] == lines[losses.index(min(losses))]
     assert manifest["curve"] == lines[: losses.index(min(losses)) + 1]
-    assert manifest["settings"]["epochs"] == "10"
+    assert manifest["settings"]["epochs"] == 10
     assert manifest["initialised_from"] is None
     backbone = written[1]
     untrained = tiny_heads(backbone, arch, depth=3, pack=False)
