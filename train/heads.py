@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -166,13 +166,14 @@ def train_heads(config: HeadsTraining) -> None:
     heads = DraftHeads(heads_config, torch.tensor(vocab))
     origin = initialise(heads, backbone, pretrained.model, checkpoint, config.prefix_from_base)
     states = hidden_states(backbone, pretrained.fingerprint, texts, config.cache, config.cache_gigabytes)
-    fingerprint = run_fingerprint(config, texts, pretrained.fingerprint, backbone)
+    all_texts = texts_fingerprint(texts)
+    fingerprint = run_fingerprint(config, all_texts, pretrained.fingerprint, backbone)
     Trainer(config, heads, backbone, texts, states, fingerprint).run(
         {
             **describe_run(),
             "model": config.model,
             "model_fingerprint": pretrained.fingerprint,
-            "texts_fingerprint": texts_fingerprint(texts),
+            "texts_fingerprint": all_texts,
             "draft_vocab_coverage": coverage,
             "seed": config.seed,
             "settings": json.loads(json.dumps(asdict(config), default=str)),
@@ -194,13 +195,11 @@ def _texts(config: HeadsTraining) -> list[Text]:
     return texts
 
 
-def run_fingerprint(
-    config: HeadsTraining, texts: Sequence[Text], model_fingerprint: str, backbone: Backbone
-) -> str:
+def run_fingerprint(config: HeadsTraining, all_texts: str, model_fingerprint: str, backbone: Backbone) -> str:
     """Hash of all that a training depends on, so that no other one is resumed by mistake."""
     # Places may change; what the rest stands for follows.
     left_out = {"texts", "out", "cache", "cache_gigabytes", "model", "device", "dtype"}
     settings = {name: str(value) for name, value in asdict(config).items() if name not in left_out}
     kind = f"{backbone.device.type} {backbone.dtype}"
-    described = f"{sorted(settings.items())} {texts_fingerprint(texts)} {model_fingerprint} {kind}"
+    described = f"{sorted(settings.items())} {all_texts} {model_fingerprint} {kind}"
     return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -6,15 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 from filelock import FileLock
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from entmtp_env.decoding.backbone import Backbone
+from entmtp_env.decoding.teacher_forcing import like_lengths
 from entmtp_env.files import write_text_atomically
 from entmtp_env.progress import progress_bar
 from train.texts import Text, texts_fingerprint
@@ -118,7 +120,9 @@ def _add(backbone: Backbone, missing: list[tuple[str, Text]], data: Path, starts
         total = sum(len(text.tokens) for _, text in missing)
         task = bar.add_task("hidden states (tokens)", total=total)
         try:
-            for number, batch in enumerate(_batches(missing), start=1):
+            passes = like_lengths([len(text.tokens) for _, text in missing], _TOKENS_PER_PASS)
+            for number, indices in enumerate(passes, start=1):
+                batch = [missing[i] for i in indices]
                 for (name, text), states in zip(batch, _states(backbone, [t for _, t in batch]), strict=True):
                     file.write(states.contiguous().view(torch.uint8).numpy().data)
                     starts[name] = rows
@@ -137,19 +141,8 @@ def _save_index(file: BinaryIO, data: Path, starts: dict[str, int], rows: int) -
     write_text_atomically(data.with_suffix(".json"), json.dumps({"rows": rows, "starts": starts}))
 
 
-def _batches(texts: Sequence[tuple[str, Text]]) -> Iterator[Sequence[tuple[str, Text]]]:
-    """Texts of like length share a pass, so that little is padding; the longest come first."""
-    order = sorted(texts, key=lambda item: len(item[1].tokens), reverse=True)
-    while order:
-        count = max(1, _TOKENS_PER_PASS // len(order[0][1].tokens))
-        yield order[:count]
-        del order[:count]
-
-
 @torch.inference_mode()
 def _states(backbone: Backbone, texts: Sequence[Text]) -> list[Tensor]:
-    tokens = torch.zeros(len(texts), max(len(text.tokens) for text in texts), dtype=torch.int64)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text.tokens)] = torch.tensor(text.tokens)
+    tokens = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True)
     hidden = backbone.forward_batch(tokens.to(backbone.device)).to("cpu", torch.bfloat16)
     return [row[: len(text.tokens)] for row, text in zip(hidden, texts, strict=True)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.teacher_forcing import path_inputs, root_states, true_paths
@@ -42,15 +43,12 @@ def make_batch(
         device: Where the batch goes.
         first_root: Learn the prompts from this token on, at least 1; by default the replies alone.
     """
-    length = max(len(text.tokens) for text in texts)
-    tokens = torch.zeros(len(texts), length, dtype=torch.int64)
-    states = torch.zeros(len(texts), length, hidden[0].shape[-1], dtype=hidden[0].dtype)
-    roots = torch.zeros(len(texts), length, dtype=torch.bool)
+    tokens = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True)
+    states = pad_sequence(list(hidden), batch_first=True)
+    roots = torch.zeros_like(tokens, dtype=torch.bool)
     written = torch.zeros_like(roots)
     for row, text in enumerate(texts):
         end = len(text.tokens)
-        tokens[row, :end] = torch.tensor(text.tokens)
-        states[row, :end] = hidden[row]
         written[row, len(text.prompt) : end] = True
         start = len(text.prompt) if first_root is None else min(first_root, len(text.prompt))
         roots[row, start:end] = True

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from entmtp_env.decoding.acceptance import AcceptanceRule, GreedyRule
 from entmtp_env.decoding.backbone import Backbone
@@ -122,10 +123,8 @@ class _Batch:
         """Add texts behind the last slot; logits after each prompt, ``(prompts, vocab_size)``."""
         b = self._backbone
         first, lengths = len(self._lengths), [len(prompt) for prompt in prompts]
-        width = max(lengths)
-        tokens = torch.zeros(len(prompts), width, dtype=torch.int64)
-        for row, prompt in enumerate(prompts):
-            tokens[row, : len(prompt)] = torch.tensor(prompt)
+        tokens = pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)
+        width = tokens.shape[1]
 
         # Rows of padding are written too; lengths hide them, and later tokens replace them.
         def keep(layer: int, keys: Tensor, values: Tensor) -> None:

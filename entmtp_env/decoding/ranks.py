@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.heads import DraftHeads
-from entmtp_env.decoding.teacher_forcing import path_inputs, root_states, true_paths
+from entmtp_env.decoding.teacher_forcing import like_lengths, path_inputs, root_states, true_paths
 
 NO_TOKEN = -1
 """Rank where the text has no token any more."""
@@ -61,17 +62,11 @@ def rank_texts(
     if any(not prompt or not reply for prompt, reply in texts):
         raise ValueError("a text to rank needs a prompt and a reply of at least one token each")
     lengths = [len(prompt) + len(reply) for prompt, reply in texts]
-    # Texts of like length share a pass, so that little is padding.
-    order = sorted(range(len(texts)), key=lengths.__getitem__, reverse=True)
-    while order:
-        count = max(1, _TOKENS_PER_PASS // lengths[order[0]])
-        batch, order = order[:count], order[count:]
-        tokens = torch.zeros(len(batch), lengths[batch[0]], dtype=torch.int64)
+    for batch in like_lengths(lengths, _TOKENS_PER_PASS):
+        tokens = pad_sequence([torch.tensor([*texts[i][0], *texts[i][1]]) for i in batch], batch_first=True)
         roots = torch.zeros_like(tokens, dtype=torch.bool)
         for row, index in enumerate(batch):
-            prompt, reply = texts[index]
-            tokens[row, : lengths[index]] = torch.tensor([*prompt, *reply])
-            roots[row, len(prompt) : lengths[index]] = True
+            roots[row, len(texts[index][0]) : lengths[index]] = True
         tokens, roots = tokens.to(backbone.device), roots.to(backbone.device)
         hidden = backbone.forward_batch(tokens)
         edges = np.cumsum([len(texts[index][1]) for index in batch])[:-1]

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from entmtp_env.decoding.heads import DraftHeads
+
+
+def like_lengths(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Texts for one pass each: of like length, so that little is padding, the longest first.
+
+    Args:
+        lengths: Tokens of each text.
+        tokens: Tokens of a pass, padding included; a longer text has one of its own.
+
+    Yields:
+        Numbers of the texts of a pass.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    while order:
+        count = max(1, tokens // lengths[order[0]])
+        yield order[:count]
+        del order[:count]
 
 
 def root_states(heads: DraftHeads, hidden: Tensor, roots: Tensor) -> Tensor:
