@@ -5,6 +5,7 @@ from __future__ import annotations
 import tyro
 
 from benchmarks.exactness import Exactness, measure_exactness
+from benchmarks.replay import Replay, measure_replay
 
 
 def main() -> None:
@@ -15,6 +16,11 @@ def main() -> None:
     def exactness(config: tyro.conf.OmitArgPrefixes[Exactness]) -> None:
         """Texts of tree decoding against autoregressive ones, in float32 and bfloat16."""
         measure_exactness(config)
+
+    @app.command(name="replay")
+    def replay(config: tyro.conf.OmitArgPrefixes[Replay]) -> None:
+        """Speed and memory of replays."""
+        measure_replay(config)
 
     app.cli(description="Measurements behind the project's claims.")
 

@@ -1,6 +1,7 @@
 """Gymnasium environments for schedulers of tree-based speculative decoding.
 
-Importing this package registers ``EntMTP/Live-v0``.
+Importing this package registers ``EntMTP/Live-v0``, the real decoder, and ``EntMTP/Replay-v0``, its twin on
+recorded texts.
 """
 
 import gymnasium
@@ -12,4 +13,9 @@ __version__ = "0.1.0"
 __all__ = ["DraftTree", "TopologyBank", "default_bank", "load_bank"]
 
 gymnasium.register(id="EntMTP/Live-v0", entry_point="entmtp_env.live:LiveEnv", nondeterministic=True)
+gymnasium.register(
+    id="EntMTP/Replay-v0",
+    entry_point="entmtp_env.replay.env:ReplayEnv",
+    vector_entry_point="entmtp_env.replay.vector_env:ReplayVectorEnv",
+)
 one_thread_after_fork()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -15,10 +16,12 @@ from gymnasium.error import ResetNeeded
 from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.decoding.decoder import Step, TreeDecoder
 from entmtp_env.engine import Engine, get_engine
-from entmtp_env.features import FeatureSet, Probe, Signals, root_shape
+from entmtp_env.features import FeatureSet, Probe, root_shape
+from entmtp_env.prompt_queue import PromptQueue
 from entmtp_env.prompts import Prompt, load_prompts
 from entmtp_env.render import render_ansi
 from entmtp_env.rewards import make_reward
+from entmtp_env.tracker import FeatureTracker, Signals
 from entmtp_env.trees import DraftTree, load_bank
 
 Observation = npt.NDArray[np.float32]
@@ -94,14 +97,13 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         self._reward = make_reward(reward)
         self.feature_set = FeatureSet(self.bank.depth, [len(tree) for tree in self.bank], features, probe)
         self.feature_names = self.feature_set.names
-        self._tracker = self.feature_set.tracker(1)
+        self._tracker = FeatureTracker(self.feature_set)
         union = self.bank.union
         self._probe_tree = {"none": None, "chain": DraftTree.chain(self.bank.depth), "union": union}[probe]
         self._members = np.array(
             [[node in tree.rows for node in union.nodes] for tree in self.bank], dtype=float
         )
-        self._by_id = {prompt.prompt_id: prompt for prompt in self.prompts}
-        self._queue: list[int] = []
+        self._queue = PromptQueue([prompt.prompt_id for prompt in self.prompts], prompts)
         self._prompt: Prompt | None = None
         self._running = False
         self.observation_space = gymnasium.spaces.Box(
@@ -148,6 +150,12 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             "capacity": self.capacity,
         }
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Prompt id, and the tokens of its text so far: what an oracle looks its plan up by."""
+        assert self._prompt is not None
+        return self._prompt.prompt_id, len(self.decoder.tokens)
+
     def warm_up(self) -> None:
         """Run every tree a few times, so that first-use costs fall into no timing; a reset must follow."""
         self._running = False
@@ -174,9 +182,9 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         """
         super().reset(seed=seed)
         if seed is not None:
-            self._queue = []
-        prompt = self._prompt = self._pick_prompt(options or {})
-        sampling_seed = int(self.np_random.integers(2**63))
+            self._queue.clear()
+        index, sampling_seed = self._queue.draw(self.np_random, options)
+        prompt = self._prompt = self.prompts[index]
         self._total_tokens, self._total_seconds = 0, 0.0
         self._history: list[Step] = []
         with self.engine.lock:
@@ -190,7 +198,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             self._probe()
             self._tracker.reset(self._signals(0, None))
         self._running = True
-        return self._tracker.observe()[0], self._info("", None, 0.0, "")
+        return self._tracker.observe(), self._info("", None, 0.0, "")
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Decode one step with the tree of index ``action``.
@@ -225,7 +233,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         self._running = not reason
         info = self._info(tree.name, step, seconds, reason)
         return (
-            self._tracker.observe()[0],
+            self._tracker.observe(),
             float(reward),
             reason == "eos",
             reason in ("length", "context"),
@@ -240,42 +248,25 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             self.engine.decode, self._history, self._last_tree, self._total_tokens, self._total_seconds
         )
 
-    def _pick_prompt(self, options: dict[str, Any]) -> Prompt:
-        unknown = set(options) - {"prompt_id"}
-        if unknown:
-            raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'prompt_id'")
-        if not self._queue:
-            self._queue = self.np_random.permutation(len(self.prompts)).tolist()
-        chosen = self.prompts[self._queue.pop()]
-        wanted = options.get("prompt_id", chosen.prompt_id)
-        if wanted not in self._by_id:
-            raise ValueError(
-                f"no prompt {wanted!r} in {self._prompt_set!r}; ids look like {chosen.prompt_id!r}"
-            )
-        return self._by_id[wanted]
-
     def _probe(self) -> None:
         if self._probe_tree is not None:
             self.decoder.probe(self._probe_tree)
 
     def _signals(self, action: int, step: Step | None) -> Signals:
         top1, entropy = self.decoder.base_signals()
-        heads = np.full((2, 1, self.bank.depth), np.nan)
         confidences, entropies = self.decoder.head_signals()
-        heads[0, 0, : len(confidences)] = confidences
-        heads[1, 0, : len(entropies)] = entropies
         right = None if step is None else step.first_draft_right
         return Signals(
-            base_top1=np.array([top1]),
-            base_entropy=np.array([entropy]),
-            head_top1=heads[0],
-            head_entropy=heads[1],
-            accept_length=np.array([0 if step is None else step.accept_length]),
-            first_draft_right=np.array([np.nan if right is None else float(right)]),
-            generated_fraction=np.array([len(self.decoder.tokens) / self.max_new_tokens]),
-            context_fraction=np.array([self.decoder.length / self.decoder.capacity]),
-            action=np.array([action]),
-            root_shape=np.array([self._root_shape()]),
+            base_top1=top1,
+            base_entropy=entropy,
+            head_top1=confidences,
+            head_entropy=entropies,
+            accept_length=0 if step is None else step.accept_length,
+            first_draft_right=math.nan if right is None else float(right),
+            generated_fraction=len(self.decoder.tokens) / self.max_new_tokens,
+            context_fraction=self.decoder.length / self.decoder.capacity,
+            action=action,
+            root_shape=self._root_shape(),
             tree_value=self._tree_values(),
         )
 
@@ -289,12 +280,12 @@ class LiveEnv(gymnasium.Env[Observation, int]):
     def _shapes(self) -> dict[int, tuple[bool, ...]]:
         return {}
 
-    def _tree_values(self) -> npt.NDArray[np.floating] | None:
+    def _tree_values(self) -> list[float] | None:
         if self.feature_set.probe != "union":
             return None
         if self.decoder.finish_reason:
-            return np.zeros((1, len(self.bank)))
-        return (self._members @ self.decoder.probe_values().double().cpu().numpy())[None]
+            return [0.0] * len(self.bank)
+        return (self._members @ self.decoder.probe_values().double().cpu().numpy()).tolist()
 
     def _fail(
         self, tree: DraftTree, error: RuntimeError, seconds: float
@@ -303,7 +294,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         self._running = False
         self._total_seconds += seconds
         info = self._info(tree.name, None, seconds, f"error: {error}")
-        return self._tracker.observe()[0], 0.0, False, True, info
+        return self._tracker.observe(), 0.0, False, True, info
 
     def _info(self, tree: str, step: Step | None, seconds: float, reason: str) -> dict[str, Any]:
         assert self._prompt is not None

@@ -20,6 +20,9 @@ Number = float | npt.NDArray[Any]
 """A scalar, or one value per environment."""
 
 
+_TINY = float(np.finfo(np.float64).tiny)
+
+
 class Reward(Protocol):
     """A pure function of one decode step and of the episode before it."""
 
@@ -49,7 +52,7 @@ def tokens_per_second(
     """
     now = (total_tokens_before + tokens) / (total_seconds_before + seconds)
     # Before the first step both totals are 0, and 0 / tiny is the wanted 0.
-    return now - total_tokens_before / np.maximum(total_seconds_before, np.finfo(np.float64).tiny)
+    return now - total_tokens_before / (total_seconds_before + _TINY)
 
 
 def throughput_advantage(

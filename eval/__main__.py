@@ -1,4 +1,4 @@
-"""``python -m eval``: comparisons of policies, and the worth of draft heads."""
+"""``python -m eval``: comparisons of policies live and replayed, and the worth of draft heads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ import tyro
 from eval.compare import Compare, compare
 from eval.heads import Heads, evaluate_heads
 from eval.interleave import EvaluationError
+from eval.replay import Replay, replay
+from eval.validate import Validate, validate
 
-_COMMANDS: dict[type[Any], Callable[[Any], object]] = {Compare: compare, Heads: evaluate_heads}
+_COMMANDS: dict[type[Any], Callable[[Any], object]] = {
+    Compare: compare,
+    Heads: evaluate_heads,
+    Replay: replay,
+    Validate: validate,
+}
 
 
 def main() -> None:
@@ -21,7 +28,7 @@ def main() -> None:
         config = tyro.extras.subcommand_cli_from_dict(
             {kind.__name__.lower(): kind for kind in _COMMANDS},
             prog="python -m eval",
-            description="Evaluate schedulers and draft heads of tree-based speculative decoding.",
+            description="Evaluate schedulers, draft heads and replays of tree-based speculative decoding.",
             config=(tyro.conf.FlagCreatePairsOff,),
         )
         _COMMANDS[type(config)](config)

@@ -16,10 +16,11 @@ from rich.console import Console
 
 from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.features import Probe
+from entmtp_env.figures import save_figure
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from eval.interleave import EvaluationError, draw_prompts, interleave, warm_up
-from eval.plot import comparison_figure, save_figure
+from eval.plot import comparison_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, PolicySummary, summarise
 from eval.table import LEGEND, comparison_table

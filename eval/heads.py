@@ -14,6 +14,7 @@ from rich.console import Console
 
 from entmtp_env.decoding.ranks import TokenRanks, rank_texts
 from entmtp_env.engine import Engine, get_engine
+from entmtp_env.figures import save_figure
 from entmtp_env.files import write_text_atomically
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
@@ -22,7 +23,6 @@ from eval.calibration_plot import calibration_figure
 from eval.draft_cost import DraftCost, draft_cost
 from eval.head_scores import SetScores, best_trees_of, pool, score_sets
 from eval.head_table import LEGEND, cost_table, scores_table
-from eval.plot import save_figure
 from eval.texts import Text, TextSettings, written_texts
 
 

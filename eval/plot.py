@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -14,7 +13,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from entmtp_env.files import atomic_path
 from eval.labels import fold_spec
 from eval.statistics import REFERENCE, PolicySummary
 
@@ -29,12 +27,6 @@ _SETS = (
     ("#000000", "X"),
 )
 _LABEL_WIDTH = 30
-
-
-def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG, atomically."""
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png")
 
 
 def comparison_figure(sets: Mapping[str, Sequence[PolicySummary]], trees: Sequence[str]) -> Figure:

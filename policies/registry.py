@@ -21,6 +21,7 @@ BUILT_IN = {
     "ema-ladder": "policies.ema_ladder:EmaLadder",
     "hydra-default": "policies.static:HydraDefault",
     "ladder": "policies.ladder:Ladder",
+    "oracle": "policies.oracle:Oracle",
     "random": "policies.random:Random",
     "static": "policies.static:Static",
     "threshold": "policies.threshold:Threshold",

@@ -1,4 +1,4 @@
-"""``python -m train``: training texts, draft heads and calibrated policies."""
+"""``python -m train``: training texts, draft heads, recordings, cost tables and calibrated policies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from typing import Any
 import tyro
 
 from train.calibrate import Calibrate, calibrate
+from train.costs import Costs, measure_costs
 from train.distill import Distill, distill
+from train.export import Export, export
 from train.heads import HeadsTraining, train_heads
+from train.record import Record, record
 
 _COMMANDS: dict[type[Any], Callable[[Any], object]] = {
     Distill: distill,
     HeadsTraining: train_heads,
     Calibrate: calibrate,
+    Record: record,
+    Export: export,
+    Costs: measure_costs,
 }
 """What runs for each configuration; a command has the name of its module."""
 
@@ -33,11 +39,11 @@ def main(args: list[str] | None = None) -> int:
         config = tyro.extras.subcommand_cli_from_dict(
             {kind.__module__.rpartition(".")[-1]: kind for kind in _COMMANDS},
             prog="python -m train",
-            description="Write training texts, train draft heads, and calibrate schedulers.",
+            description="Write texts, train heads, record and price decoding, and calibrate schedulers.",
             args=args,
         )
         _COMMANDS[type(config)](config)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, FileExistsError) as error:
         print(f"python -m train: error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -2,71 +2,102 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
-import numpy as np
-import numpy.typing as npt
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import entmtp_env  # noqa: F401  registers the environments
 from entmtp_env.features import Probe
-from entmtp_env.progress import progress_bar
+from entmtp_env.figures import save_figure
 from entmtp_env.provenance import describe_run
 from entmtp_env.trees import TopologyBank
-from policies.base import Memory, SchedulerPolicy, SchedulingEnv
+from policies.base import SchedulerPolicy
 from policies.ema_ladder import EmaLadder
 from policies.ladder import Ladder
 from policies.policy_file import PolicyFile
-from policies.rollout import Episode, run_episode
 from policies.static import Static
 from policies.threshold import Threshold
-from train.candidates import StaticRuns, ema_ladder_options, ladder_options, threshold_options
+from train.calibrate_live import LiveBench
+from train.calibrate_replay import ReplayBench
+from train.calibrate_table import calibration_table
+from train.candidates import (
+    PAPER_TAUS,
+    Options,
+    StaticRuns,
+    ema_ladder_options,
+    ladder_options,
+    threshold_options,
+)
+from train.hill_climb import Moves, climb
+from train.score_plot import score_figure
+from train.trial import Bench, Trial, static_runs
 
 PolicyName = Literal["static", "threshold", "ladder", "ema-ladder"]
+
+_BUILDERS: Mapping[str, Callable[..., SchedulerPolicy]] = {
+    policy.name: policy for policy in (Threshold, Ladder, EmaLadder)
+}
+_LIVE_ONLY = ("model", "heads", "prompts", "num_prompts", "acceptance", "dtype", "device", "seed", "env")
+_LIVE_QUANTILES = (0.25, 0.5, 0.75)
+_REPLAY_QUANTILES = tuple(round(0.05 * k, 2) for k in range(1, 20))
+_LIVE_MAX_NEW_TOKENS = 128
+_LISTED = 20
 
 
 @dataclass(frozen=True)
 class Calibrate:
     """Find the best static tree and the best settings of the schedulers, on calibration prompts.
 
-    Every tree runs alone first; that gives the candidates, which then run against the best tree. The time is
-    about (trees + candidates) x prompts x new tokens / (tokens per second), and is printed.
+    Every tree runs alone first; that gives the candidates, which then run against the best tree. Live, the
+    time is about (trees + candidates) x prompts x new tokens / (tokens per second). With recordings no model
+    is needed, and the best candidates are improved further, setting by setting. Writes a file a policy, and
+    scores.png: the scores with the thresholds in them.
+
+    Example: python -m train calibrate --recordings chat:calibration --bank bank.json --out runs/chat
 
     Attributes:
-        model: Base model: a known name, a path or a Hugging Face repository.
-        heads: Draft heads: "auto", "medusa" or a checkpoint.
+        recordings: Calibrate on these recorded texts, pooled, instead of live ones: chat, math, ... or .npz
+            files, or halves of them, as in chat:calibration.
+        costs: Recordings: seconds of a step: auto, a cost table, or analytic:base=B,node=N,depth=D.
+        model: Live: base model: a known name, a path or a Hugging Face repository.
+        heads: Live: draft heads: "auto", "medusa" or a checkpoint.
         bank: Trees to choose from: a known name or a JSON file.
-        prompts: Prompt set; report on another one, such as its ":evaluation" half.
-        num_prompts: Use that many of them, drawn at random; 0 = all.
-        acceptance: Acceptance rule.
-        max_new_tokens: Token cap of each text.
+        prompts: Live: prompt set; report on another one, such as its ":evaluation" half.
+        num_prompts: Live: use that many of them, drawn at random; 0 = all.
+        acceptance: Live: acceptance rule.
+        max_new_tokens: Token cap of each text; by default 128, with recordings theirs.
         probe: What is drafted before each decision: none, chain or union.
-        dtype: Element type, "auto" for the fastest.
-        device: "auto", "cpu" or "cuda".
+        dtype: Live: element type, "auto" for the fastest.
+        device: Live: "auto", "cpu" or "cuda".
         capacity: KV rows; prompt, text and the largest tree must fit.
-        seed: Seed of the choice of prompts and of the sampling.
+        seed: Live: seed of the choice of prompts and of the sampling.
         policies: Which policies to calibrate.
         scores: Features that a threshold or a ladder may read.
-        quantiles: Where thresholds are tried: quantiles of the score over the steps of the static trees.
+        tau_grid: Where the thresholds of "threshold" are tried: "quantiles" of the score, or the five values
+            of the "paper".
+        quantiles: Which quantiles of the score over the steps of the static trees; by default 0.25 0.5 0.75,
+            with recordings 0.05 to 0.95.
         out: Folder for the policy files, one a policy: <out>/<policy>.json.
-        env: Id of the environment.
+        env: Live: id of the environment.
     """
 
+    recordings: tuple[str, ...] = ()
+    costs: str = "auto"
     model: str = "smollm2"
     heads: str = "auto"
     bank: str = "default"
     prompts: str = "humaneval:calibration"
     num_prompts: int = 3
     acceptance: str = "greedy"
-    max_new_tokens: int = 128
+    max_new_tokens: int | None = None
     probe: Probe = "none"
     dtype: str = "auto"
     device: str = "auto"
@@ -74,168 +105,127 @@ class Calibrate:
     seed: int = 0
     policies: tuple[PolicyName, ...] = ("static", "threshold", "ladder", "ema-ladder")
     scores: tuple[str, ...] = ("best_path_value", "deep_path_value", "expected_accept")
-    quantiles: tuple[float, ...] = (0.25, 0.5, 0.75)
+    tau_grid: Literal["quantiles", "paper"] = "quantiles"
+    quantiles: tuple[float, ...] = ()
     out: Path = Path("runs/calibration")
     env: str = "EntMTP/Live-v0"
 
     def __post_init__(self) -> None:
-        """Refuse settings that name nothing to calibrate."""
-        if not (self.policies and self.scores and self.quantiles):
-            raise ValueError("policies, scores and quantiles must each name at least one")
+        """Refuse settings that name nothing to calibrate, or that contradict each other."""
+        if not (self.policies and self.scores):
+            raise ValueError("policies and scores must each name at least one")
         if not all(0 <= share <= 1 for share in self.quantiles):
             raise ValueError(f"quantiles must be in [0, 1], got {self.quantiles}")
-
-
-@dataclass(eq=False)
-class Trial:
-    """A policy, and what it did on the calibration prompts.
-
-    Attributes:
-        policy: The policy.
-        episodes: One a prompt, in their order.
-        observations: What it saw at each decision, ``(F,)`` each.
-    """
-
-    policy: SchedulerPolicy
-    episodes: list[Episode] = field(default_factory=list)
-    observations: list[npt.NDArray[Any]] = field(default_factory=list)
+        ignored = _LIVE_ONLY if self.recordings else ("costs",)
+        changed = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        if wrong := [name for name in changed if name in ignored]:
+            fix = "drop them, or the recordings" if self.recordings else "name --recordings to price"
+            raise ValueError(f"{', '.join(wrong)} would have no effect; {fix}")
 
     @property
-    def rate(self) -> float:
-        """Tokens per second, over all episodes; the policy's own time counts."""
-        seconds = sum(episode.seconds + episode.policy_seconds for episode in self.episodes)
-        return sum(episode.tokens for episode in self.episodes) / seconds
+    def shares(self) -> tuple[float, ...]:
+        """The quantiles in force."""
+        return self.quantiles or (_REPLAY_QUANTILES if self.recordings else _LIVE_QUANTILES)
 
     @property
-    def tau(self) -> float:
-        """Tokens per step, over all episodes."""
-        return sum(e.tokens for e in self.episodes) / sum(len(e.steps) for e in self.episodes)
-
-    def predict(
-        self,
-        observation: npt.NDArray[Any],
-        state: Memory | None = None,
-        episode_start: npt.NDArray[Any] | None = None,
-        deterministic: bool = True,
-    ) -> tuple[npt.NDArray[Any], Memory | None]:
-        """The policy's choice; the observation is noted."""
-        self.observations.append(observation)
-        return self.policy.predict(observation, state, episode_start, deterministic)
-
-
-def measure(
-    env: SchedulingEnv, policies: Sequence[SchedulerPolicy], prompt_ids: Sequence[str], seed: int, task: str
-) -> list[Trial]:
-    """Run every policy on every prompt, prompt by prompt, so that drift of the machine hits all alike.
-
-    Args:
-        env: Where to run.
-        policies: What to run.
-        prompt_ids: The prompts.
-        seed: Seed of every episode.
-        task: Title of the progress bar.
-
-    Raises:
-        RuntimeError: When a step fails, as on a device out of memory.
-    """
-    trials = [Trial(policy) for policy in policies]
-    with progress_bar() as bar:
-        episodes = bar.add_task(task, total=len(trials) * len(prompt_ids))
-        for prompt_id in prompt_ids:
-            for trial in trials:
-                episode = run_episode(env, trial, prompt_id, seed)
-                if episode.finish_reason.startswith("error"):
-                    raise RuntimeError(f"{trial.policy.spec} on {prompt_id}: {episode.finish_reason}")
-                trial.episodes.append(episode)
-                bar.advance(episodes)
-    return trials
+    def taus(self) -> tuple[float, ...]:
+        """Thresholds that are no quantiles; none by default."""
+        return PAPER_TAUS if self.tau_grid == "paper" else ()
 
 
 def calibrate(config: Calibrate) -> None:
     """Measure, choose, and write ``<out>/<policy>.json`` for each policy asked for.
 
     Raises:
-        FileNotFoundError: When the model, the heads, the bank or the prompts are not there.
-        ValueError: When a setting is unknown, or a score is no feature of the environment.
+        FileNotFoundError: When the model, the heads, the bank, the prompts, a recording or the costs are not
+            there.
+        ValueError: When a setting is unknown, a score is no feature of the environment, or recordings, costs
+            and bank do not fit together.
     """
-    keywords = (
-        "model",
-        "heads",
-        "bank",
-        "prompts",
-        "acceptance",
-        "max_new_tokens",
-        "probe",
-        "dtype",
-        "device",
-        "capacity",
-    )
-    env = gymnasium.make(config.env, **{name: getattr(config, name) for name in keywords})
+    settings = {name: getattr(config, name) for name in ("bank", "probe", "capacity", "max_new_tokens")}
+    if config.recordings:
+        _calibrate(config, ReplayBench(config.recordings, config.costs, **settings))
+        return
+    settings["max_new_tokens"] = config.max_new_tokens or _LIVE_MAX_NEW_TOKENS
+    model = ("model", "heads", "prompts", "acceptance", "dtype", "device")
+    env = gymnasium.make(config.env, **settings, **{name: getattr(config, name) for name in model})
     try:
-        _calibrate(config, env)
+        unwrapped: Any = env.unwrapped
+        prompt_ids = _draw_prompts(config, [prompt.prompt_id for prompt in unwrapped.prompts])
+        _calibrate(
+            config, LiveBench(env, config.prompts, prompt_ids, config.seed, settings["max_new_tokens"])
+        )
     finally:
         env.close()
 
 
-def _calibrate(config: Calibrate, env: SchedulingEnv) -> None:
-    unwrapped: Any = env.unwrapped
+def _calibrate(config: Calibrate, bench: Bench) -> None:
+    env = bench.env
     for score in config.scores:
         Threshold(env, score=score)  # refuses an unknown feature now, not after the measurements
-    prompt_ids = _draw_prompts(config, [prompt.prompt_id for prompt in unwrapped.prompts])
-    with Console(stderr=True).status("warming up every tree"):
-        unwrapped.warm_up()
-
-    tokens = len(prompt_ids) * config.max_new_tokens
+    bench.warm_up()
+    unwrapped: Any = env.unwrapped
     bank: TopologyBank = unwrapped.bank
-    _note(f"{len(bank)} trees on {len(prompt_ids)} prompts: up to {len(bank) * tokens} tokens")
-    statics = measure(
-        env, [Static(env, tree) for tree in bank.names], prompt_ids, config.seed, "static trees"
-    )
+    statics = bench.run([Static(env, tree) for tree in bank.names], "trees", config.scores)
     runs = static_runs(bank, statics)
     best = Static(env, runs.best.name)
-    candidates = _candidates(config, env, runs)
+    candidates = _candidates(config, runs)
     contest: list[Trial] = []
     if candidates:
-        minutes = (len(candidates) + 1) * tokens / runs.rates[runs.best.name] / 60
-        _note(f"{len(candidates)} candidates and {best.spec}: up to about {minutes:.1f} min")
         # The best tree runs again: rates are comparable within one interleaved run only.
-        contest = measure(env, [best, *candidates], prompt_ids, config.seed, "schedulers")
+        policies = [_BUILDERS[name](env, **options) for name, options in candidates]
+        contest = bench.run([best, *policies], "schedulers")
+    if config.recordings:
+        contest = _improve(config, bench, runs, contest)
 
     winners = []
     for name in config.policies:
         run = statics if name == "static" else contest
-        rivals = [trial for trial in run if trial.policy.name == name]
+        rivals = sorted((t for t in run if t.policy.name == name), key=lambda trial: -trial.rate)
         if not rivals:
             _note(f"{name}: the bank and the scores leave no candidate; {name}.json is not written")
             continue
-        winner = max(rivals, key=lambda trial: trial.rate)
-        winners.append(winner)
+        winners.append(rivals[0])
         reference = next(trial for trial in run if trial.policy.spec == best.spec)
-        record = _record(config, unwrapped.manifest, prompt_ids, winner, reference, rivals)
-        PolicyFile.of(winner.policy, record).save(config.out / f"{name}.json")
+        PolicyFile.of(rivals[0].policy, _record(bench, reference, rivals)).save(config.out / f"{name}.json")
         _note(f"wrote {config.out / name}.json")
-    Console().print(_table([statics, contest], winners, best.spec))
+    scored = [trial.policy for trial in winners if "score" in trial.policy.options]
+    if scored:
+        save_figure(config.out / "scores.png", score_figure(runs, scored))
+        _note(f"wrote {config.out / 'scores.png'}")
+    title = "calibration" + " (approximate replay)" * bool(unwrapped.manifest.get("approximate"))
+    Console().print(calibration_table(statics, contest, winners, best.spec, title))
 
 
-def static_runs(bank: TopologyBank, trials: Sequence[Trial]) -> StaticRuns:
-    """Sum up the runs of every tree of ``bank``, in its order."""
-    scores = {
-        tree.name: dict(zip(trial.policy.feature_names, np.stack(trial.observations, axis=1), strict=True))
-        for tree, trial in zip(bank, trials, strict=True)
+def _candidates(config: Calibrate, runs: StaticRuns) -> list[tuple[PolicyName, Options]]:
+    # On recordings a coarse grid is enough to begin with: the best are improved on the fine one.
+    pairs, shares = (
+        (runs.all_pairs(), config.shares[::4]) if config.recordings else (runs.pairs(), config.shares)
+    )
+    options: dict[PolicyName, list[Options]] = {
+        "threshold": threshold_options(runs, pairs, config.scores, shares, config.taus),
+        "ladder": ladder_options(runs, config.scores),
+        "ema-ladder": ema_ladder_options(runs),
     }
-    rates = {tree.name: trial.rate for tree, trial in zip(bank, trials, strict=True)}
-    return StaticRuns(bank, rates, scores)
+    return [(name, own) for name in options if name in config.policies for own in options[name]]
 
 
-def _candidates(config: Calibrate, env: SchedulingEnv, runs: StaticRuns) -> list[SchedulerPolicy]:
-    policies: list[SchedulerPolicy] = []
-    if "threshold" in config.policies:
-        policies += [Threshold(env, **o) for o in threshold_options(runs, config.scores, config.quantiles)]
-    if "ladder" in config.policies:
-        policies += [Ladder(env, **o) for o in ladder_options(runs, config.scores)]
-    if "ema-ladder" in config.policies:
-        policies += [EmaLadder(env, **o) for o in ema_ladder_options(runs)]
-    return policies
+def _improve(config: Calibrate, bench: Bench, runs: StaticRuns, contest: Sequence[Trial]) -> list[Trial]:
+    """Climb from the best candidate of each policy and score; all trials, those before included."""
+    moves = Moves(runs, config.shares, config.taus)
+    neighbours = {"threshold": moves.threshold, "ladder": moves.ladder, "ema-ladder": moves.ema_ladder}
+    starts: dict[tuple[str, str | None], Trial] = {}
+    for trial in sorted(contest, key=lambda trial: -trial.rate):
+        if trial.policy.name in neighbours:
+            starts.setdefault((trial.policy.name, trial.policy.options.get("score")), trial)
+    known = {trial.policy.spec: trial for trial in contest}
+    for (name, score), start in starts.items():
+
+        def around(policy: SchedulerPolicy, name: str = name) -> list[SchedulerPolicy]:
+            return [_BUILDERS[name](bench.env, **own) for own in neighbours[name](dict(policy.options))]
+
+        climb(start, around, partial(bench.run, task=f"{name} {score or ''}".strip()), known)
+    return list(known.values())
 
 
 def _draw_prompts(config: Calibrate, prompt_ids: Sequence[str]) -> list[str]:
@@ -247,46 +237,19 @@ def _draw_prompts(config: Calibrate, prompt_ids: Sequence[str]) -> list[str]:
     return random.Random(config.seed).sample(prompt_ids, count)
 
 
-def _record(
-    config: Calibrate,
-    manifest: Mapping[str, Any],
-    prompt_ids: Sequence[str],
-    winner: Trial,
-    best_static: Trial,
-    rivals: Sequence[Trial],
-) -> dict[str, Any]:
-    """The ``calibration`` entry of a policy file; rates are those of one run."""
+def _record(bench: Bench, best_static: Trial, rivals: Sequence[Trial]) -> dict[str, Any]:
+    """The ``calibration`` entry of a policy file; rates are those of one run, the rivals in their order."""
     return {
-        "prompts": config.prompts,
-        "num_prompts": len(prompt_ids),
-        "prompt_ids": prompt_ids,
-        "max_new_tokens": config.max_new_tokens,
-        "seed": config.seed,
+        **bench.record,
         **describe_run(),
-        "environment": dict(manifest),
-        "tokens_per_second": winner.rate,
+        "tokens_per_second": rivals[0].rate,
         "best_static": {"spec": best_static.policy.spec, "tokens_per_second": best_static.rate},
-        "candidates": [{"spec": t.policy.spec, "tokens_per_second": t.rate, "tau": t.tau} for t in rivals],
+        "tried": len(rivals),
+        "candidates": [
+            {"spec": trial.policy.spec, "tokens_per_second": trial.rate, "tau": trial.tau}
+            for trial in rivals[:_LISTED]
+        ],
     }
-
-
-def _table(runs: Sequence[Sequence[Trial]], winners: Sequence[Trial], best: str) -> Table:
-    """All trials, one section a run; the winners stand out."""
-    table = Table(title="calibration")
-    table.add_column("policy", overflow="fold")
-    table.add_column("")
-    for heading in ("tok/s", "x best static", "tokens/step"):
-        table.add_column(heading, justify="right")
-    for trials in runs:
-        reference = next((trial.rate for trial in trials if trial.policy.spec == best), np.nan)
-        for trial in trials:
-            won = trial in winners
-            numbers = f"{trial.rate:.2f}", f"{trial.rate / reference:.3f}", f"{trial.tau:.2f}"
-            table.add_row(
-                Text(trial.policy.spec), "chosen" if won else "", *numbers, style="bold" if won else None
-            )
-        table.add_section()
-    return table
 
 
 def _note(text: str) -> None:

@@ -15,8 +15,12 @@ from entmtp_env.trees import DraftTree, TopologyBank
 Options = dict[str, Any]
 """Keyword arguments of a policy."""
 
+PAPER_TAUS = (0.001, 0.005, 0.01, 0.02, 0.05)
+"""The thresholds that EntMTP (arXiv 2606.27550) sweeps."""
 EMA_ALPHAS = (0.1, 0.3)
 EMA_MARGINS = (0.1, 0.3)
+
+_FEW_TREES = 9
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,16 @@ class StaticRuns:
         larger = max((t for t in self.bank if len(t) > len(best)), key=self._rate, default=None)
         pairs = [(smaller, best), (best, larger)]
         return [(low.name, high.name) for low, high in pairs if low is not None and high is not None]
+
+    def contenders(self) -> tuple[str, ...]:
+        """The trees of the hull, all of a bank of up to 9; smallest first, of one size the shallower."""
+        few = len(self.bank) <= _FEW_TREES
+        trees = [tree for tree in self.bank if few or tree.name in self.hull()]
+        return tuple(tree.name for tree in sorted(trees, key=lambda tree: (len(tree), tree.depth)))
+
+    def all_pairs(self) -> list[tuple[str, str]]:
+        """T− and T+: any two of the contenders, the smaller first."""
+        return list(itertools.combinations(self.contenders(), 2))
 
     def hull(self) -> tuple[str, ...]:
         """The trees on the upper hull of (nodes, tokens per second), smallest first (EntMTP, stage 2)."""
@@ -75,13 +89,27 @@ class StaticRuns:
         return [max(group, key=self._rate) for _, group in groups]
 
 
-def threshold_options(runs: StaticRuns, scores: Sequence[str], shares: Sequence[float]) -> list[Options]:
-    """Settings of `policies.threshold.Threshold`: each pair, each score, τ at each quantile of the score."""
+def threshold_options(
+    runs: StaticRuns,
+    pairs: Sequence[tuple[str, str]],
+    scores: Sequence[str],
+    shares: Sequence[float],
+    taus: Sequence[float] = (),
+) -> list[Options]:
+    """Settings of `policies.threshold.Threshold`: each pair, each score, each τ without hysteresis.
+
+    Args:
+        runs: The static trees.
+        pairs: T− and T+.
+        scores: Features to read.
+        shares: τ are these quantiles of the score over the steps of the pair.
+        taus: τ themselves, such as the paper's, instead of quantiles.
+    """
     return [
         {"small": small, "large": large, "score": score, "on": on}
-        for small, large in runs.pairs()
+        for small, large in pairs
         for score in scores
-        for on in runs.quantiles(score, (small, large), shares)
+        for on in taus or runs.quantiles(score, (small, large), shares)
     ]
 
 

@@ -174,7 +174,7 @@ class TreeDecoder:
         self._probe, self._draft, self._probe_seconds = None, None, 0.0
         hidden = self.backbone.forward(torch.tensor(prompt, device=self.backbone.device), self._cache)
         logits = self.backbone.logits(hidden[-1:])
-        self._commit(hidden, list(range(len(prompt))), logits[0])
+        self._keep(hidden, list(range(len(prompt))), logits[0])
         self.root = int(self._rule.choose(logits, [len(prompt)])[0])
         return self._now() - begin
 
@@ -212,24 +212,28 @@ class TreeDecoder:
         tokens, hidden, logits = self.verify(draft)
         verified = self._now()
         verdict = self._rule.judge(tree, tokens, logits, self.length)
-        emitted, reason = self._cut(verdict, tokens)
-        rows = verdict.rows[: len(emitted)]
-        self._commit(hidden, rows, logits[rows[-1]])
-        self.root = verdict.next_tokens[len(rows) - 1]
-        self.tokens += emitted
-        if not reason and self.length + 1 + self.max_nodes > self.capacity:
-            reason = "context"
-        self.finish_reason = reason
-        probe_seconds, self._probe, self._probe_seconds = self._probe_seconds, None, 0.0
+        probe_seconds = self._probe_seconds
+        emitted = self.commit(verdict, tokens, hidden, logits)
         return Step(
             tokens=emitted,
             accept_length=len(emitted) - 1,
             first_draft_right=verdict.first_draft_right,
-            finish_reason=reason,
+            finish_reason=self.finish_reason,
             draft_seconds=drafted - begin + probe_seconds,
             verify_seconds=verified - drafted,
             seconds=self._now() - begin + probe_seconds,
         )
+
+    @torch.inference_mode()
+    def draft(self, tree: DraftTree) -> Draft:
+        """Draft a tree below the root, with what was probed; nothing is committed.
+
+        Raises:
+            RuntimeError: When the text has ended or none was started.
+            ValueError: When the heads cannot draft the tree.
+        """
+        self._check_running()
+        return self._draft_tree(tree, self._probe)
 
     @torch.inference_mode()
     def verify(self, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
@@ -246,6 +250,47 @@ class TreeDecoder:
         tokens = torch.cat((torch.tensor([self.root], device=self.backbone.device), draft.tokens))
         hidden = self.backbone.forward(tokens, self._cache, offsets + self.length, mask)
         return tokens, hidden, self.backbone.logits(hidden)
+
+    def cut(self, verdict: Verdict, tokens: Tensor) -> tuple[list[int], str]:
+        """The accepted tokens that really join the text: not past EOS, not past the cap.
+
+        Args:
+            verdict: What a rule made of a verified tree.
+            tokens: Token of each row, root first.
+
+        Returns:
+            The tokens, and why the text ends with them: ``"eos"``, ``"length"`` or ``""``.
+        """
+        emitted = tokens[verdict.rows].tolist()
+        room = self._max_new_tokens - len(self.tokens)
+        for count, token in enumerate(emitted[:room], start=1):
+            if token in self.eos_token_ids:
+                return emitted[:count], "eos"
+        return emitted[:room], "length" if len(emitted) >= room else ""
+
+    @torch.inference_mode()
+    def commit(self, verdict: Verdict, tokens: Tensor, hidden: Tensor, logits: Tensor) -> list[int]:
+        """Commit what a rule accepted of the tree that was verified last, and choose the next root.
+
+        Args:
+            verdict: The accepted rows of that tree.
+            tokens: Its tokens, as :meth:`verify` returned them.
+            hidden: Its hidden states.
+            logits: Its logits.
+
+        Returns:
+            The tokens that joined the text.
+        """
+        emitted, reason = self.cut(verdict, tokens)
+        rows = verdict.rows[: len(emitted)]
+        self._keep(hidden, rows, logits[rows[-1]])
+        self.root = verdict.next_tokens[len(rows) - 1]
+        self.tokens += emitted
+        if not reason and self.length + 1 + self.max_nodes > self.capacity:
+            reason = "context"
+        self.finish_reason = reason
+        self._probe, self._probe_seconds = None, 0.0
+        return emitted
 
     def base_signals(self) -> tuple[float, float]:
         """Top-1 probability of the root's distribution, and its entropy divided by ln V."""
@@ -283,16 +328,7 @@ class TreeDecoder:
         root = torch.tensor([self.root], device=self.backbone.device)
         return draft_tree(self.heads, self._state, root, tree, self._plans[key], known)
 
-    def _cut(self, verdict: Verdict, tokens: Tensor) -> tuple[list[int], str]:
-        """The tokens that really join the text: not past EOS, not past the cap."""
-        emitted = tokens[verdict.rows].tolist()
-        room = self._max_new_tokens - len(self.tokens)
-        for count, token in enumerate(emitted[:room], start=1):
-            if token in self.eos_token_ids:
-                return emitted[:count], "eos"
-        return emitted[:room], "length" if len(emitted) >= room else ""
-
-    def _commit(self, hidden: Tensor, rows: list[int], root_logits: Tensor) -> None:
+    def _keep(self, hidden: Tensor, rows: list[int], root_logits: Tensor) -> None:
         self._cache.keep(rows)
         self.root_logits = root_logits
         kept = hidden[rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,10 +37,13 @@ class TokenRanks:
             accepts the longest prefix of a row that is one of its paths.
         confidence: Probability of the best candidate at each depth of the greedy chain as it is drafted
             (along its own tokens, which are the true ones as long as the ranks are 0), float32, same shape.
+        entropy: Entropy of the same distributions, divided by ln of the depth's vocabulary, float32, same
+            shape.
     """
 
     ranks: npt.NDArray[np.int32]
     confidence: npt.NDArray[np.float32]
+    entropy: npt.NDArray[np.float32]
 
 
 @torch.inference_mode()
@@ -75,11 +79,13 @@ def rank_texts(
             columns = token_ranks(one, tokens, hidden, roots)
             ranked.append([np.split(column.cpu().numpy(), edges) for column in columns])
         for row, index in enumerate(batch):
-            yield index, [TokenRanks(ranks[row], confidence[row]) for ranks, confidence in ranked]
+            yield index, [TokenRanks(*(column[row] for column in columns)) for columns in ranked]
 
 
-def token_ranks(heads: DraftHeads, tokens: Tensor, hidden: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
-    """Ranks of the true tokens, and confidences of the greedy chain, at every root.
+def token_ranks(
+    heads: DraftHeads, tokens: Tensor, hidden: Tensor, roots: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ranks of the true tokens, and confidences and entropies of the greedy chain, at every root.
 
     Args:
         heads: Attached draft heads.
@@ -88,7 +94,7 @@ def token_ranks(heads: DraftHeads, tokens: Tensor, hidden: Tensor, roots: Tensor
         roots: True at the tokens of the replies, ``(batch, length)``; never at a text's first token.
 
     Returns:
-        What :class:`TokenRanks` holds, both ``(roots, depth)``, row-major.
+        What :class:`TokenRanks` holds, each ``(roots, depth)``, row-major.
     """
     depths = heads.config.depth
     states = root_states(heads, hidden, roots)
@@ -97,6 +103,7 @@ def token_ranks(heads: DraftHeads, tokens: Tensor, hidden: Tensor, roots: Tensor
     draft_index[heads.vocab_ids] = torch.arange(len(heads.vocab_ids), device=tokens.device)
     ranks = torch.full((len(paths), depths), NO_TOKEN, dtype=torch.int32, device=tokens.device)
     confidence = torch.zeros(len(paths), depths, device=tokens.device)
+    entropy = torch.zeros_like(confidence)
     chain = paths[:, :1]
     for depth in range(1, depths + 1):
         has_token = paths[:, depth] >= 0
@@ -109,22 +116,24 @@ def token_ranks(heads: DraftHeads, tokens: Tensor, hidden: Tensor, roots: Tensor
         label = draft_index[paths[true, depth]]
         label = label.where(label < heads.config.vocab_size(depth), -1)
         labels = torch.cat((label, label.new_full((len(astray),), -1)))
-        rank, best, sure = _candidates(heads, depth, inputs, labels)
+        rank, best, sure, unsure = _candidates(heads, depth, inputs, labels)
         ranks[true, depth - 1] = rank[: len(true)]
         drafted = torch.empty_like(paths[:, 0])
         # On the true path the chain's draft is the true path's; elsewhere it has its own.
         for rows, part in ((true, slice(len(true))), (astray, slice(len(true), None))):
             drafted[rows] = heads.vocab_ids[best[part]]
             confidence[rows, depth - 1] = sure[part]
+            entropy[rows, depth - 1] = unsure[part]
         chain = torch.cat((chain, drafted[:, None]), dim=-1)
-    return ranks, confidence
+    return ranks, confidence, entropy
 
 
 def _candidates(
     heads: DraftHeads, depth: int, inputs: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Per row: rank of the label (draft index, -1 if none), best draft index and its probability."""
-    columns = torch.arange(heads.config.vocab_size(depth), device=inputs.device)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Per row: rank of the label (draft index, -1 if none), best draft index, its probability, entropy."""
+    size = heads.config.vocab_size(depth)
+    columns = torch.arange(size, device=inputs.device)
     blocks = []
     for rows, label in zip(inputs.split(_ROWS), labels[:, None].split(_ROWS), strict=True):
         logits = heads.logits(depth, rows)
@@ -134,9 +143,13 @@ def _candidates(
         equal_before = (logits[tied] == true[tied]) & (columns < label[tied])
         rank[tied] += equal_before.sum(-1, dtype=torch.int32)
         rank[label[:, 0] < 0] = NOT_DRAFTABLE
-        top, best = logits.float().max(-1)
-        blocks.append((rank, best, (top - logits.float().logsumexp(-1)).exp()))
+        top, best = logits.float().max(-1, keepdim=True)
+        below_top = logits.float() - top
+        odds = below_top.exp()
+        total = odds.sum(-1)
+        entropy = (total.log() - (odds * below_top).sum(-1) / total) / math.log(max(2, size))
+        blocks.append((rank, best[:, 0], 1 / total, entropy))
     if not blocks:
-        return labels.int(), labels, labels.float()
-    rank, best, sure = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-    return rank, best, sure
+        return labels.int(), labels, labels.float(), labels.float()
+    rank, best, sure, entropy = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    return rank, best, sure, entropy

@@ -83,3 +83,27 @@ def best_trees(ranks: npt.NDArray[np.integer], sizes: Sequence[int]) -> list[Dra
                 todo.append(((*node[:-1], node[-1] + 1), count - 1 - to_children))
         trees.append(DraftTree(f"best-{size}", tuple(nodes)))
     return trees
+
+
+def best_trees_by_depth(ranks: npt.NDArray[np.integer], sizes: Sequence[int]) -> list[DraftTree]:
+    """The trees that accept most, for each depth limit and size.
+
+    Where the time of a step grows with the tree's size and depth and depends on nothing else of it, one of
+    those for all sizes up to n has the most expected tokens per second of all trees of at most n nodes
+    (Sequoia, arXiv 2402.12374; OPT-Tree, arXiv 2406.17276).
+
+    Args:
+        ranks: Rank of the true token at each depth given the true path, ``(positions, depth)``.
+        sizes: Numbers of nodes; none where fewer nodes occur in ``ranks`` up to a depth.
+
+    Returns:
+        The different ones of exactly those sizes, ``optimal-<size>x<depth>``, the shallow first.
+    """
+    found = {
+        (len(tree), tree.depth): tree.nodes
+        for limit in range(ranks.shape[1], 0, -1)
+        for size, tree in zip(sizes, best_trees(ranks[:, :limit], sizes), strict=True)
+        if len(tree) == size
+    }
+    shallow_first = sorted(found, key=lambda shape: (shape[1], shape[0]))
+    return [DraftTree("optimal-{}x{}".format(*shape), found[shape]) for shape in shallow_first]

@@ -34,7 +34,8 @@ def test_positions_count_where_their_prediction_was_tested():
         [[0, 0], [0, 3], [NOT_DRAFTABLE, 0], [1, NO_TOKEN], [NO_TOKEN, NO_TOKEN]], dtype=np.int32
     )
     confidence = np.array([[0.9, 0.8], [0.7, 0.6], [0.5, 0.4], [0.3, 0.2], [0.1, 0.1]], dtype=np.float32)
-    measured = calibration([TokenRanks(ranks[:2], confidence[:2]), TokenRanks(ranks[2:], confidence[2:])])
+    halves = (slice(2), slice(2, None))
+    measured = calibration([TokenRanks(ranks[h], confidence[h], 0 * confidence[h]) for h in halves])
     first, second = measured.confidence
     assert (first.count, second.count) == (4, 2)
     assert first.stated == pytest.approx([0.3, 0.5, 0.7, 0.9])

@@ -10,7 +10,7 @@ from eval.head_scores import BEST_SIZES, best_trees_of, fixed_trees, found, scor
 
 def text_of(ranks):
     ranks = np.array(ranks, dtype=np.int32)
-    return TokenRanks(ranks, np.full(ranks.shape, 0.5, dtype=np.float32))
+    return TokenRanks(ranks, *np.full((2, *ranks.shape), 0.5, dtype=np.float32))
 
 
 def random_text(seed, tokens=50, depth=4):

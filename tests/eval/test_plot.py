@@ -6,8 +6,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
+from entmtp_env.figures import save_figure
 from entmtp_env.trees import default_bank
-from eval.plot import comparison_figure, save_figure
+from eval.plot import comparison_figure
 from eval.statistics import summarise
 
 TREES = tuple(f"tree{k}" for k in range(10))

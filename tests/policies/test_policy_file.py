@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 from policies import PolicyFile, feature_fingerprint, make_policy, policy_names
 
-SPECS = [*(n for n in policy_names() if n != "static"), "static:chain-2", "threshold:on=0.7,off=0.3"]
+SPECS = [
+    *(n for n in policy_names() if n not in ("oracle", "static")),
+    "static:chain-2",
+    "threshold:on=0.7,off=0.3",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

@@ -7,12 +7,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from entmtp_env.trees import DraftTree, TopologyBank, default_bank
+from entmtp_env.trees import DraftTree, TopologyBank
 from policies import PolicyFile, make_policy
 from policies.rollout import run_episode
 from policies.static import Static
 from tests.fake_env import FEATURES, FakeEnv
-from train.calibrate import Calibrate, calibrate, measure, static_runs
+from train.calibrate import Calibrate, calibrate
+from train.calibrate_live import LiveBench
 
 POLICIES = ("static", "threshold", "ladder", "ema-ladder")
 MANIFEST = {"model": "fake"}
@@ -71,7 +72,7 @@ def calibrated(registered, clock, tmp_path_factory):
     out = tmp_path_factory.mktemp("calibration")
     config = Calibrate(env="EntMTPTest/Calibrated-v0", num_prompts=4, out=out, quantiles=(0.25, 0.45))
     calibrate(config)
-    return config, {path.stem: PolicyFile.load(path) for path in out.iterdir()}, Calibrated.instances[-1]
+    return config, {path.stem: PolicyFile.load(path) for path in out.glob("*.json")}, Calibrated.instances[-1]
 
 
 def throughput(spec, prompt_ids, env):
@@ -102,7 +103,8 @@ def test_the_record_says_how(calibrated, name):
     config, files, env = calibrated
     record = files[name].calibration
     assert (record["prompts"], record["num_prompts"]) == ("humaneval:calibration", 4)
-    assert (record["seed"], record["max_new_tokens"]) == (config.seed, config.max_new_tokens)
+    assert (record["seed"], record["max_new_tokens"]) == (config.seed, 128)
+    assert record["tried"] == len(record["candidates"])
     assert record["environment"] == MANIFEST
     assert record["machine"]["processor"]
     assert record["tokens_per_second"] == max(c["tokens_per_second"] for c in record["candidates"])
@@ -147,10 +149,32 @@ def test_the_seed_draws_the_prompts(tmp_path, capsys):
     assert captured.out.count("chosen") == 3
 
 
+def test_the_scores_are_drawn_where_a_policy_reads_one(calibrated, tmp_path):
+    config, _, _ = calibrated
+    assert (config.out / "scores.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_paper_has_a_grid_of_its_own(tmp_path):
+    calibrate(
+        Calibrate(
+            env="EntMTPTest/Calibrated-v0",
+            tau_grid="paper",
+            num_prompts=1,
+            policies=("threshold",),
+            out=tmp_path,
+        )
+    )
+    record = PolicyFile.load(tmp_path / "threshold.json").calibration
+    on = {float(c["spec"].partition("on=")[2].partition(",")[0]) for c in record["candidates"]}
+    assert on <= {0.001, 0.005, 0.01, 0.02, 0.05}
+    assert record["tried"] == 2 * 3 * 5
+
+
 def test_the_scores_are_those_the_policy_saw():
-    env, bank = Calibrated(), default_bank()
-    trials = measure(env, [Static(env, name) for name in bank.names], ["p1", "p2"], 0, "test")
-    runs = static_runs(bank, trials)
+    env = Calibrated()
+    bench = LiveBench(env, "fake", ["p1", "p2"], 0, 8)
+    policies = [Static(env, name) for name in env.bank.names[:4]]
+    trial = bench.run(policies, "trees", ("expected_accept", "base_top1"))[3]
     expected = []
     for prompt in ("p1", "p2"):
         observation, _ = env.reset(options={"prompt_id": prompt})
@@ -158,7 +182,9 @@ def test_the_scores_are_those_the_policy_saw():
         while not done:
             expected.append(observation[FEATURES.index("expected_accept")])
             observation, _, _, done, _ = env.step(3)
-    np.testing.assert_array_equal(runs.scores[bank.names[3]]["expected_accept"], expected)
+    assert (trial.policy, set(trial.scores)) == (policies[3], {"expected_accept", "base_top1"})
+    np.testing.assert_array_equal(trial.scores["expected_accept"], expected)
+    assert trial.steps == len(expected)
 
 
 def test_a_failed_step_ends_the_calibration(tmp_path):
@@ -175,6 +201,8 @@ def test_a_failed_step_ends_the_calibration(tmp_path):
         ({"scores": ("deep_path_valu",)}, "did you mean 'deep_path_value'"),
         ({"scores": ()}, "at least one"),
         ({"quantiles": (0.5, 1.5)}, "quantiles"),
+        ({"costs": "analytic:base=1"}, "costs would have no effect; name --recordings"),
+        ({"recordings": ("chat",), "num_prompts": 5}, "num_prompts, env would have no effect; drop them"),
     ],
 )
 def test_settings_are_checked_before_anything_runs(tmp_path, change, message):

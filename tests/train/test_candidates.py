@@ -13,6 +13,7 @@ from tests.fake_env import FakeEnv
 from train.candidates import (
     EMA_ALPHAS,
     EMA_MARGINS,
+    PAPER_TAUS,
     StaticRuns,
     ema_ladder_options,
     ladder_options,
@@ -79,11 +80,32 @@ def test_quantiles_pool_the_steps_of_the_trees_and_drop_repeats():
 
 def test_threshold_candidates_are_pairs_by_scores_by_quantiles():
     runs = runs_of(1, 3, 9, 4, 5, 6, 2)
-    candidates = threshold_options(runs, SCORES, (0.25, 0.5))
+    candidates = threshold_options(runs, runs.pairs(), SCORES, (0.25, 0.5))
     expected = itertools.product(runs.pairs(), SCORES, (0.25, 0.5))
     assert candidates == [
         {"small": small, "large": large, "score": score, "on": on} for (small, large), score, on in expected
     ]
+
+
+def test_the_grid_of_the_paper():
+    runs = runs_of(1, 3, 9, 4, 5, 6, 2)
+    candidates = threshold_options(runs, [("chain-1", "wide-5")], ("deep_path_value",), (0.5,), PAPER_TAUS)
+    assert [options["on"] for options in candidates] == [0.001, 0.005, 0.01, 0.02, 0.05]
+
+
+def test_all_pairs_of_few_trees_are_smaller_and_larger():
+    pairs = runs_of(1, 3, 9, 4, 5, 6, 2).all_pairs()
+    size = {tree.name: (len(tree), tree.depth) for tree in BANK}
+    assert len(pairs) == len(set(pairs)) == 7 * 6 / 2
+    assert all(size[low] <= size[high] for low, high in pairs)
+
+
+def test_all_pairs_of_many_trees_are_those_of_the_hull():
+    bank = TopologyBank([*BANK, wide(6), wide(7), wide(8)])
+    rates = dict.fromkeys(bank.names, 1.0) | {"chain-2": 9.0, "chain-3": 8.9, "wide-6": 8.0, "wide-7": 2.0}
+    runs = StaticRuns(bank, rates, {})
+    assert runs.hull() == ("autoregressive", "chain-2", "chain-3", "wide-6", "wide-8")
+    assert runs.all_pairs() == list(itertools.combinations(runs.hull(), 2))
 
 
 def test_a_ladder_gives_each_tree_as_many_steps():
@@ -108,7 +130,7 @@ def test_a_score_that_cannot_tell_trees_apart_makes_no_ladder():
 def test_every_candidate_is_a_policy(rates):
     env, runs = FakeEnv(bank=BANK), runs_of(*rates)
     for policy, candidates in [
-        (Threshold, threshold_options(runs, SCORES, (0.0, 0.5, 1.0))),
+        (Threshold, threshold_options(runs, runs.pairs(), SCORES, (0.0, 0.5, 1.0))),
         (Ladder, ladder_options(runs, SCORES)),
         (EmaLadder, ema_ladder_options(runs)),
     ]:
@@ -128,5 +150,6 @@ def test_ema_rungs_get_deeper():
 def test_a_bank_without_a_choice_has_no_candidates():
     bank = TopologyBank([])
     runs = StaticRuns(bank, {"autoregressive": 1.0}, {"autoregressive": {"s": np.ones(3)}})
-    assert threshold_options(runs, ("s",), (0.5,)) == ladder_options(runs, ("s",)) == []
+    assert threshold_options(runs, runs.all_pairs(), ("s",), (0.5,)) == ladder_options(runs, ("s",)) == []
+    assert runs.pairs() == []
     assert ema_ladder_options(runs) == []

@@ -6,7 +6,7 @@ from train.__main__ import main
 @pytest.mark.parametrize(
     ("args", "texts"),
     [
-        ([], ["distill", "heads", "calibrate", "train draft heads"]),
+        ([], ["distill", "heads", "calibrate", "train heads"]),
         (["distill"], ["--prompts", "--out", "--temperatures", "Taken in turn", "math:calibration"]),
         (["heads"], ["--texts", "--out", "--arch", "--draft-vocab-size", "Number of heads"]),
         (["calibrate"], ["--prompts", "--num-prompts", "--policies", "ema-ladder", "Token cap"]),

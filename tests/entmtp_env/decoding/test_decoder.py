@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from entmtp_env.decoding import GreedyRule, SampleRule, TreeDecoder, TypicalRule
+from entmtp_env.decoding.acceptance import Verdict
 from entmtp_env.decoding.noise import gumbel_noise
 from entmtp_env.trees import AUTOREGRESSIVE, DraftTree, default_bank, published_trees
 from tests.tiny import EOS, random_tree, tiny_backbone, tiny_decoder, tiny_heads, tiny_model
@@ -366,3 +367,39 @@ def test_heads_of_bfloat16_decode_the_text_of_their_base():
     logits = backbone.logits(hidden).float()
     chosen = logits.gather(1, torch.tensor(decoder.tokens)[:, None])[:, 0]
     assert torch.all(chosen > logits.amax(-1) - 0.1 * logits.std())
+
+
+@pytest.mark.parametrize("rule", [GreedyRule, SampleRule, TypicalRule])
+def test_a_step_in_pieces_is_a_step(decoders, rule):
+    decoder = decoders["hydra-prefix"]
+    for seed, prompt in enumerate(PROMPTS[:4]):
+        *expected, steps = run(decoder, prompt, lambda: BIG, rule(), seed=seed)
+        own = rule()
+        decoder.start(prompt, own, max_new_tokens=CAP, seed=seed)
+        for step in steps:
+            # Verified before, and not committed: it leaves no trace.
+            decoder.verify(decoder.draft(DraftTree.chain(3)))
+            tokens, hidden, logits = decoder.verify(decoder.draft(BIG))
+            verdict = own.judge(BIG, tokens, logits, decoder.length)
+            assert decoder.cut(verdict, tokens) == (step.tokens, step.finish_reason)
+            assert decoder.commit(verdict, tokens, hidden, logits) == step.tokens
+        assert [decoder.tokens, decoder.finish_reason] == expected
+    with pytest.raises(RuntimeError, match="no text to continue"):
+        decoder.draft(BIG)
+
+
+def test_less_than_was_accepted_may_be_committed(decoders):
+    """The text stays autoregressive decoding's when only the root, or half of a path, joins it."""
+    decoder, shortened = decoders["hydra-prefix"], 0
+    for prompt in PROMPTS:
+        expected = autoregressive(decoder, prompt)
+        decoder.start(prompt, max_new_tokens=CAP)
+        while not decoder.finish_reason:
+            tokens, hidden, logits = decoder.verify(decoder.draft(BIG))
+            whole = GreedyRule().judge(BIG, tokens, logits, decoder.length)
+            kept = (len(whole.rows) + 1) // 2
+            shortened += kept < len(whole.rows)
+            verdict = Verdict(whole.rows[:kept], whole.next_tokens[:kept], None)
+            decoder.commit(verdict, tokens, hidden, logits)
+        assert (decoder.tokens, decoder.finish_reason) == expected
+    assert shortened > 9

@@ -87,18 +87,19 @@ def test_ranks_are_places_in_the_sorted_drafts(decoder):
     assert NOT_DRAFTABLE in expected
 
 
-def test_confidence_is_that_of_the_drafted_chain(decoder):
+def test_confidence_and_entropy_are_those_of_the_drafted_chain(decoder):
     """At every position what the decoder's probe says, off the true path and at the end of the text too."""
     prompt = PROMPTS[2]
     decoder.start(prompt, SampleRule(), max_new_tokens=CAP)
     expected = []
     while not decoder.finish_reason:
         decoder.probe(DraftTree.chain(DEPTH))
-        expected.append(decoder.head_signals()[0])
+        expected.append(decoder.head_signals())
         decoder.step(AUTOREGRESSIVE)
     (ranked,) = rank(decoder, [(prompt, decoder.tokens)])
-    assert ranked.confidence.dtype == np.float32
-    np.testing.assert_allclose(ranked.confidence, expected, rtol=1e-4)
+    assert ranked.confidence.dtype == ranked.entropy.dtype == np.float32
+    np.testing.assert_allclose(ranked.confidence, [confidence for confidence, _ in expected], rtol=1e-4)
+    np.testing.assert_allclose(ranked.entropy, [entropy for _, entropy in expected], rtol=1e-4)
 
 
 def test_texts_do_not_depend_on_their_batch_and_heads_share_the_base(decoder):
@@ -113,6 +114,7 @@ def test_texts_do_not_depend_on_their_batch_and_heads_share_the_base(decoder):
             assert got.ranks.shape == (len(text[1]), heads.config.depth)
             assert got.ranks.tolist() == alone.ranks.tolist()
             np.testing.assert_allclose(got.confidence, alone.confidence, rtol=1e-4)
+            np.testing.assert_allclose(got.entropy, alone.entropy, rtol=1e-4)
 
 
 def test_of_equal_candidates_the_lower_draft_index_comes_first():
@@ -124,10 +126,19 @@ def test_of_equal_candidates_the_lower_draft_index_comes_first():
     roots = torch.ones_like(tokens, dtype=torch.bool)
     roots[0, 0] = False
     with torch.inference_mode():
-        ranks, confidence = token_ranks(heads, tokens, backbone.forward_batch(tokens), roots)
+        ranks, confidence, entropy = token_ranks(heads, tokens, backbone.forward_batch(tokens), roots)
     size = heads.config.draft_vocab_size
     assert ranks[:, 0].tolist() == [*range(1, size), NO_TOKEN]
     torch.testing.assert_close(confidence, torch.full((size, 1), 1 / size))
+    torch.testing.assert_close(entropy, torch.ones(size, 1))
+
+
+def test_a_single_draftable_token_is_certain():
+    backbone = tiny_backbone()
+    heads = tiny_heads(backbone, draft_vocab=1)
+    ((_, [ranked]),) = rank_texts(backbone, [heads], [((3, 4), (5, 6))])
+    assert (ranked.confidence == 1).all()
+    assert (ranked.entropy == 0).all()
 
 
 @pytest.mark.parametrize("text", [((), (1,)), ((1,), ())])
@@ -141,4 +152,6 @@ def test_bfloat16_gives_the_same_types():
     backbone = tiny_backbone(dtype=torch.bfloat16)
     ((_, [ranked]),) = rank_texts(backbone, [tiny_heads(backbone)], [((3, 4), (5, 6, 7, 8))])
     assert (ranked.ranks.dtype, ranked.confidence.dtype) == (np.int32, np.float32)
-    assert ((ranked.confidence > 0) & (ranked.confidence <= 1)).all()
+    assert ranked.entropy.dtype == np.float32
+    for values in (ranked.confidence, ranked.entropy):
+        assert ((values > 0) & (values <= 1)).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from entmtp_env.trees import DraftTree
-from entmtp_env.trees.best import best_trees, node_values
+from entmtp_env.trees.best import best_trees, best_trees_by_depth, node_values
 from entmtp_env.trees.walk import accept_lengths
 
 
@@ -75,3 +75,30 @@ def test_where_fewer_nodes_occur_the_tree_has_fewer():
 def test_of_equal_trees_the_shallower_is_taken():
     ranks = np.array([[0, 0], [1, 5]], dtype=np.int32)
     assert best_trees(ranks, (2,))[0].nodes == ((0,), (1,))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("node", "depth"), [(0.0, 0.0), (0.05, 0.0), (0.02, 0.3), (0.3, 0.05)])
+def test_no_small_tree_has_more_expected_tokens_per_second(seed, node, depth):
+    """Against all trees, for costs under which deep, shallow, large and small trees win."""
+    ranks = random_ranks(seed)
+
+    def rate(tree):
+        return (1 + accept_lengths(tree, ranks).mean()) / (1 + node * len(tree) + depth * tree.depth)
+
+    found = best_trees_by_depth(ranks, range(1, 6))
+    most = 0.0
+    for size in range(1, 6):
+        most = max(most, *map(rate, all_trees(size, 3)))
+        assert max(rate(tree) for tree in found if len(tree) <= size) == pytest.approx(most)
+
+
+def test_trees_of_each_depth_are_different_ones_of_the_sizes_asked_for():
+    found = best_trees_by_depth(random_ranks(1), (1, 3, 5))
+    assert all(tree.name == f"optimal-{len(tree)}x{tree.depth}" for tree in found)
+    assert {len(tree) for tree in found} == {1, 3, 5}
+    assert len({tree.nodes for tree in found}) == len(found)
+    assert [tree.depth for tree in found] == sorted(tree.depth for tree in found)
+    assert best_trees_by_depth(np.array([[0, -1]], dtype=np.int32), (1, 9)) == [
+        DraftTree("optimal-1x1", ((0,),))
+    ]

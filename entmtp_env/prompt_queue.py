@@ -1,0 +1,58 @@
+"""Which prompt an episode has: each once in a random order, then in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class PromptQueue:
+    """The order of the prompts, fixed by the random generator of its environment.
+
+    Args:
+        prompt_ids: Ids of the prompts.
+        name: Name of the set, for messages.
+    """
+
+    def __init__(self, prompt_ids: Sequence[str], name: str) -> None:
+        self._index = {prompt_id: index for index, prompt_id in enumerate(prompt_ids)}
+        self._name = name
+        self._queue: list[tuple[int, int]] = []
+
+    def clear(self) -> None:
+        """Forget the order; to be called when the generator is seeded anew."""
+        self._queue = []
+
+    def draw(self, rng: np.random.Generator, options: Mapping[str, Any] | None = None) -> tuple[int, int]:
+        """The next prompt.
+
+        Args:
+            rng: The generator of the environment.
+            options: Those of ``reset``: ``{"prompt_id": …}`` picks a prompt; the order goes on behind it.
+
+        Returns:
+            Number of the prompt, and a seed for the sampling of its text.
+
+        Raises:
+            ValueError: When the prompt id or an option is unknown.
+        """
+        unknown = set(options or {}) - {"prompt_id"}
+        if unknown:
+            raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'prompt_id'")
+        if not self._queue:
+            self._queue = list(zip(*draw_order(rng, len(self._index)), strict=True))
+        chosen, seed = self._queue.pop()
+        if options:
+            wanted = options["prompt_id"]
+            if wanted not in self._index:
+                example = next(iter(self._index))
+                raise ValueError(f"no prompt {wanted!r} in {self._name!r}; ids look like {example!r}")
+            chosen = self._index[wanted]
+        return chosen, seed
+
+
+def draw_order(rng: np.random.Generator, count: int) -> tuple[list[int], list[int]]:
+    """Draw the order of a round through the prompts, and the seeds of their texts; the last comes first."""
+    return rng.permutation(count).tolist(), rng.integers(2**63, size=count).tolist()

@@ -1,0 +1,103 @@
+"""What a decode step costs: a measured table, or a formula, by name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from entmtp_env.replay.analytic_costs import AnalyticCosts
+from entmtp_env.replay.cost_table import CostTable, StepCosts
+from entmtp_env.spec import parse_spec
+from entmtp_env.trees import TopologyBank
+
+__all__ = ["AnalyticCosts", "CostTable", "Costs", "StepCosts", "load_costs", "shipped_costs"]
+
+_DEFAULT_MODEL = "smollm2"
+
+
+class Costs(Protocol):
+    """What prices the decode steps of a replay."""
+
+    @property
+    def name(self) -> str:
+        """Name, for tables and manifests."""
+        ...
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Where the numbers come from; JSON values."""
+        ...
+
+    @property
+    def probe(self) -> str | None:
+        """The probe whose time is in the seconds; ``None`` when they serve any."""
+        ...
+
+    def at(self, bank: TopologyBank, lengths: npt.NDArray[np.integer], /) -> StepCosts:
+        """Price the trees of a bank at the context lengths ``(N,)``.
+
+        Raises:
+            ValueError: When a tree has no price.
+        """
+        ...
+
+
+def shipped_costs() -> dict[str, Path]:
+    """The measured tables that come with the package, by name."""
+    folder = Path(str(resources.files("entmtp_env") / "data" / "costs"))
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+
+
+def load_costs(spec: str) -> CostTable | AnalyticCosts:
+    """Costs by name, from a file, or from a few numbers.
+
+    Args:
+        spec: One of
+
+            - the name of a shipped table, or ``"auto"`` for the first one of the default model;
+            - the path of a ``.json`` file written by ``python -m train costs``;
+            - ``analytic:base=0.03,node=0.001,...``, the arguments of :class:`AnalyticCosts`;
+            - ``analytic:<name or path>``, the formula fitted to that table, so that it prices any tree;
+              numbers may follow and replace those of the fit.
+
+    Raises:
+        FileNotFoundError: When it is neither a known name nor a file.
+        ValueError: When the file is no cost table, or the numbers are none of the above.
+
+    Examples:
+        >>> load_costs("analytic:base=0.02,depth=0.001")
+        AnalyticCosts(base=0.02, node=0.0, depth=0.001, context=0.0, attention=0.0, free=0.0)
+    """
+    if spec == "analytic" or spec.startswith("analytic:"):
+        return _analytic(spec)
+    shipped = shipped_costs()
+    if spec == "auto":
+        spec = next((name for name in shipped if name.startswith(f"{_DEFAULT_MODEL}-")), spec)
+    path = shipped.get(spec, Path(spec))
+    if path.suffix != ".json" or not path.is_file():
+        raise FileNotFoundError(
+            f"no costs {spec!r}: expected one of {', '.join(['auto', *shipped])}, the path of a .json file "
+            "written by 'python -m train costs', or analytic:base=<seconds>,node=...,depth=...,context=..."
+        )
+    return CostTable.load(path)
+
+
+def _analytic(spec: str) -> AnalyticCosts:
+    parsed = parse_spec(spec)
+    known = list(AnalyticCosts.__dataclass_fields__)
+    if parsed.options.keys() - set(known) or not (parsed.argument or "base" in parsed.options):
+        raise ValueError(
+            f"costs {spec!r}: write analytic:base=<seconds>, then any of {', '.join(known[1:])}, or "
+            "analytic:<cost table> for a fit to it"
+        )
+    numbers: dict[str, Any] = dict(parsed.options)
+    if parsed.argument:
+        measured = load_costs(parsed.argument)
+        assert isinstance(measured, CostTable)
+        numbers = asdict(AnalyticCosts.fit(measured)) | numbers
+    return AnalyticCosts(**numbers)

@@ -1,0 +1,171 @@
+"""``python -m eval replay``: policies side by side on recorded texts, and the best possible schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from entmtp_env.features import Probe
+from entmtp_env.progress import progress_bar
+from entmtp_env.provenance import describe_run
+from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.oracle import solve
+from entmtp_env.replay.shipped import load_recording
+from entmtp_env.replay.vector_env import ReplayVectorEnv
+from eval.replay_table import HYDRA, LEGEND, ORACLE, ReplayedSet, ReplayRow, headroom_table, replay_table
+from eval.results import ResultFolder
+from eval.statistics import REFERENCE, summarise, throughput_ratio
+from policies.lockstep import Replayed, make_named_policy
+from policies.lockstep import replay as replay_texts
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Compare policies on recorded texts, priced by a cost table; no model is needed.
+
+    Prints a table per recording: tokens per second, ρ = speed-up over autoregressive decoding, τ = tokens per
+    step, the ratio to the best single tree and the regret = time over that of the best possible schedule,
+    with paired bootstrap 95 % intervals over prompts; then how much there is to win on each. Writes
+    summary.json and manifest.json.
+
+    Example: python -m eval replay --recordings chat math --policies threshold:on=0.7 ema-ladder
+
+    Attributes:
+        recordings: Recordings, each with its own results: a shipped one or an .npz file, or half of one, as
+            in chat:evaluation.
+        policies: Policies to compare: name, name:key=value,..., static:<tree>, name@file.json, or your own
+            package.module:Class. Autoregressive decoding, hydra-default, the best single tree and the oracle
+            are added.
+        costs: Seconds of a step: auto, a shipped cost table, a JSON file, or analytic:base=B,node=N,depth=D.
+        bank: Bank of trees: default, or a JSON file.
+        max_new_tokens: Cap on the tokens of a text; by default that of the recording.
+        probe: What is drafted before a decision: none, chain or union; the costs must be of the same.
+        features: Feature groups to observe, separated by commas, or all.
+        capacity: Rows of the KV cache.
+        seed: Seed of the bootstrap.
+        bootstrap_samples: Resamples behind an interval.
+        out: Result folder; by default runs/replay-<date>-<time>.
+        overwrite: Replace results that are in the folder already.
+    """
+
+    recordings: tuple[str, ...] = (
+        "chat:evaluation",
+        "math:evaluation",
+        "stories:evaluation",
+        "humaneval:evaluation",
+    )
+    policies: tuple[str, ...] = ("threshold", "ladder", "ema-ladder", "random")
+    costs: str = "auto"
+    bank: str = "default"
+    max_new_tokens: int | None = None
+    probe: Probe = "none"
+    features: str = "all"
+    capacity: int = 2048
+    seed: int = 0
+    bootstrap_samples: int = 10_000
+    out: Path | None = None
+    overwrite: bool = False
+
+
+def replay(config: Replay) -> dict[str, ReplayedSet]:
+    """Run a comparison, print its tables and write its files.
+
+    Returns:
+        Results by recording.
+
+    Raises:
+        ValueError: When a setting is out of range or unknown, recording, costs and bank do not fit together,
+            or the KV cache is so small that a text's length would depend on the schedule.
+        FileNotFoundError: When a file is missing.
+        FileExistsError: When the result folder holds results already.
+        RuntimeError: When a policy raised; it names the policy and is chained to the cause.
+    """
+    for name, least in (("seed", 0), ("bootstrap_samples", 1)):
+        if getattr(config, name) < least:
+            raise ValueError(f"{name}={getattr(config, name)} must be at least {least}")
+    if not config.recordings:
+        raise ValueError("no recording: pass one or more to recordings, such as chat:evaluation")
+    out = config.out or Path("runs") / f"replay-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = ResultFolder(out, config.overwrite)
+    sets, environments = {}, {}
+    with progress_bar() as bar:
+        for name in bar.track(dict.fromkeys(config.recordings), description="replaying"):
+            envs = _make_envs(config, name)
+            sets[name], environments[name] = _run(config, name, envs), envs.manifest
+    costs = load_costs(config.costs)
+    manifest = describe_run() | {
+        "settings": dataclasses.asdict(config) | {"out": config.out and str(config.out)},
+        "environments": environments,
+        "costs": costs.manifest | {"name": costs.name},
+    }
+    folder.write_json("manifest.json", manifest)
+    plain = {name: dataclasses.asdict(own) for name, own in sets.items()}
+    folder.write_json("summary.json", {"reference": REFERENCE, "oracle": ORACLE, "sets": plain})
+    _print(sets, costs.name, out)
+    return sets
+
+
+def _make_envs(config: Replay, name: str) -> ReplayVectorEnv:
+    envs = ReplayVectorEnv(
+        num_envs=len(load_recording(name).texts),
+        recording=name,
+        costs=config.costs,
+        bank=config.bank,
+        max_new_tokens=config.max_new_tokens,
+        features=config.features,
+        probe=config.probe,
+        capacity=config.capacity,
+    )
+    tables = envs.tables
+    for text, start, end in zip(envs.prompts, tables.starts, tables.ends, strict=True):
+        if tables.stops[start:end].any():
+            raise ValueError(
+                f"text {text.prompt_id!r} of {text.prompt_tokens} + {end - start} tokens and a tree of "
+                f"{envs.bank.max_nodes} nodes do not fit into {config.capacity} KV rows, so that its length "
+                "would depend on the schedule; raise the capacity"
+            )
+    return envs
+
+
+def _run(config: Replay, name: str, envs: ReplayVectorEnv) -> ReplayedSet:
+    best = envs.bank.names[solve(envs.tables).best_static]
+    best = best if best in (REFERENCE, HYDRA) else f"static:{best}"
+    default = [HYDRA] if HYDRA in envs.bank.names else []
+    specs = dict.fromkeys((REFERENCE, *default, best, *config.policies, ORACLE))
+    policies = {spec: make_named_policy(spec, envs) for spec in specs}
+    replayed: dict[str, Replayed] = {}
+    for spec, policy in policies.items():
+        try:
+            replayed[spec] = replay_texts(envs, policy, [text.prompt_id for text in envs.prompts])
+        except Exception as error:
+            raise RuntimeError(f"policy {spec!r} failed on the recording {name!r}") from error
+    episodes = {spec: own.episodes for spec, own in replayed.items()}
+    columns = {
+        spec: ([episode.tokens for episode in own], [episode.seconds for episode in own])
+        for spec, own in episodes.items()
+    }
+    rows = [
+        ReplayRow(
+            dataclasses.replace(summary, policy_microseconds=1e6 * replayed[summary.policy].policy_seconds),
+            throughput_ratio(
+                *columns[ORACLE], *columns[summary.policy], config.bootstrap_samples, config.seed
+            ),
+        )
+        for summary in summarise(episodes, best, config.bootstrap_samples, config.seed)
+    ]
+    return ReplayedSet(best, envs.tables.recording.approximate, rows)
+
+
+def _print(sets: Mapping[str, ReplayedSet], costs: str, out: Path) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    for name, own in sets.items():
+        console.print(replay_table(name, own))
+    console.print(headroom_table(sets))
+    console.print(f"{LEGEND}; costs: {costs}", highlight=False, markup=False)
+    console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)

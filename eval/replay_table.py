@@ -1,0 +1,136 @@
+"""The tables of a comparison on recorded texts, readable at 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from eval.labels import fold_spec
+from eval.statistics import REFERENCE, PolicySummary, Ratio
+
+HYDRA = "hydra-default"
+"""The published fixed tree that a headroom is stated against."""
+ORACLE = "oracle"
+"""The policy that knows every future acceptance."""
+
+_LABEL_WIDTH = 21
+
+LEGEND = (
+    f"seconds are replayed, without the policy's own time; ρ: × {REFERENCE}; best static: the tree that is "
+    "fastest alone on these very texts; regret: time ÷ the oracle's; [low, high]: paired bootstrap over "
+    "prompts, 95 %; µs: the policy's own time of a decision, all texts in one batch"
+)
+"""What the columns mean; said once below all tables."""
+
+
+@dataclass(frozen=True)
+class ReplayRow:
+    """One policy on one recording.
+
+    Attributes:
+        summary: As live; ``versus_baseline`` is the ratio to the best static tree, ``policy_microseconds``
+            the time of a decision in a batch of all texts, and no seconds have the policy's own in them.
+        regret: Its time over the oracle's.
+    """
+
+    summary: PolicySummary
+    regret: Ratio
+
+
+@dataclass(frozen=True)
+class ReplayedSet:
+    """All policies on one recording.
+
+    Attributes:
+        best_static: Spec of the tree that is fastest alone; chosen on these texts, so no scheduler.
+        approximate: Whether the texts depend on the schedule, so that the replay is an approximation.
+        rows: The policies.
+    """
+
+    best_static: str
+    approximate: bool
+    rows: Sequence[ReplayRow]
+
+    def row(self, policy: str) -> ReplayRow | None:
+        """The row of a policy, if it is there."""
+        return next((row for row in self.rows if row.summary.policy == policy), None)
+
+
+def replay_table(name: str, replayed: ReplayedSet) -> Table:
+    """Build the table of one recording.
+
+    Args:
+        name: Name of the recording.
+        replayed: Its rows, at least one.
+
+    Returns:
+        A rich table; the row with the highest throughput besides the oracle's is bold and starred.
+    """
+    summaries = [row.summary for row in replayed.rows]
+    table = _table(f"{_title(name, replayed)}: {summaries[0].prompts} recorded texts")
+    table.add_column("policy", no_wrap=True)
+    for header in ("tok/s", "ρ", "τ", "× best static", "regret", "switch", "µs"):
+        table.add_column(header, justify="right", no_wrap=True)
+    best = max((s for s in summaries if s.policy != ORACLE), key=lambda s: s.tokens_per_second)
+    for row in replayed.rows:
+        own = row.summary
+        label = escape(fold_spec(own.policy, _LABEL_WIDTH)).replace("\n", "\n  ")
+        table.add_row(
+            ("★ " if own is best else "  ") + label,
+            f"{own.tokens_per_second:.1f}",
+            ratio_cell(own.rho),
+            f"{own.tau:.2f}",
+            ratio_cell(own.versus_baseline),
+            ratio_cell(row.regret),
+            f"{own.switch_rate:.0%}",
+            "–" if own.policy == ORACLE else f"{own.policy_microseconds:.1f}",
+            style="bold green" if own is best else None,
+        )
+    return table
+
+
+def headroom_table(sets: Mapping[str, ReplayedSet]) -> Table:
+    """Build the table of what there is to win: best schedule, best single tree and Hydra's tree, tok/s.
+
+    Args:
+        sets: Results by recording, the oracle's among them; Hydra's tree may be missing.
+    """
+    table = _table("headroom")
+    table.add_column("recording", overflow="fold")
+    headers = ("oracle\ntok/s", "best static\ntok/s", "hydra-default\ntok/s", "oracle ÷\nbest static")
+    for header in (*headers, "oracle ÷\nhydra-default"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for name, replayed in sets.items():
+        oracle, best, hydra = (replayed.row(policy) for policy in (ORACLE, replayed.best_static, HYDRA))
+        assert oracle is not None
+        assert best is not None
+        table.add_row(
+            _title(name, replayed),
+            f"{oracle.summary.tokens_per_second:.1f}",
+            f"{best.summary.tokens_per_second:.1f}\n{escape(replayed.best_static.removeprefix('static:'))}",
+            f"{hydra.summary.tokens_per_second:.1f}" if hydra else "–",
+            ratio_cell(best.regret),
+            ratio_cell(hydra.regret) if hydra else "–",
+        )
+    return table
+
+
+def ratio_cell(ratio: Ratio) -> str:
+    """A ratio and, below it, its interval if it has one."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3f}"
+    return escape(f"{ratio.value:.3f}\n[{ratio.low:.3f}, {ratio.high:.3f}]")
+
+
+def _title(name: str, replayed: ReplayedSet) -> str:
+    return escape(name) + " (approximate replay)" * replayed.approximate
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+
+from entmtp_env.replay import costs
+from entmtp_env.replay.costs import AnalyticCosts, CostTable, load_costs, shipped_costs
+from entmtp_env.trees import default_bank
+from tests.entmtp_env.replay.test_analytic_costs import CONTEXTS, NUMBERS, table_by_hand
+
+
+@pytest.fixture
+def table(tmp_path):
+    table = table_by_hand(default_bank(), CONTEXTS, **NUMBERS)
+    table.save(tmp_path / "here.json")
+    return table
+
+
+@pytest.fixture
+def shipped(monkeypatch, tmp_path, table):
+    folder = tmp_path / "data" / "costs"
+    for name in ("smollm2-gpu", "smollm2-cpu", "another"):
+        table.save(folder / f"{name}.json")
+    monkeypatch.setattr(costs.resources, "files", lambda package: tmp_path)
+    return folder
+
+
+def test_a_path(tmp_path, table):
+    loaded = load_costs(str(tmp_path / "here.json"))
+    assert isinstance(loaded, CostTable)
+    assert loaded.fingerprint == table.fingerprint
+
+
+def test_shipped_tables_are_discovered(shipped, monkeypatch):
+    assert list(shipped_costs()) == ["another", "smollm2-cpu", "smollm2-gpu"]
+    opened = []
+    monkeypatch.setattr(costs.CostTable, "load", opened.append)
+    for spec in ("auto", "smollm2-gpu", "another"):
+        load_costs(spec)
+    assert opened == [shipped / f"{name}.json" for name in ("smollm2-cpu", "smollm2-gpu", "another")]
+
+
+def test_every_shipped_table_prices_the_default_bank():
+    for name in shipped_costs():
+        table = load_costs(name)
+        assert isinstance(table, CostTable)
+        assert table.name == name
+        assert {"machine", "model_fingerprint", "heads_fingerprint", "probe"} <= table.manifest.keys()
+        assert table.at(default_bank(), np.arange(2049)).seconds.min() > 0
+
+
+def test_numbers():
+    made = load_costs("analytic:base=0.02,node=1e-3,free=4")
+    assert made == AnalyticCosts(base=0.02, node=0.001, free=4)
+    assert load_costs(AnalyticCosts(**NUMBERS).name) == AnalyticCosts(**NUMBERS)
+    assert made.probe is None
+
+
+def test_a_fit_by_name_or_path_with_numbers_replaced(shipped, tmp_path, table):
+    fit = AnalyticCosts.fit(table)
+    assert load_costs("analytic:smollm2-cpu") == load_costs("analytic:auto") == fit
+    other = load_costs(f"analytic:{tmp_path / 'here.json'},depth=0.5")
+    assert (other.base, other.depth) == (fit.base, 0.5)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "analytic",
+        "analytic:",
+        "analytic:node=1",
+        "analytic:base=1,nodes=2",
+        "analytic:base=-1",
+        "analytic:base=x",
+    ],
+)
+def test_numbers_that_are_none(spec):
+    with pytest.raises(ValueError, match="base"):
+        load_costs(spec)
+
+
+@pytest.mark.parametrize("spec", ["nothing", "nothing.json", "", ".", "analytic:nothing"])
+def test_an_unknown_name_lists_what_there_is(shipped, spec):
+    with pytest.raises(
+        FileNotFoundError, match=r"auto, another, smollm2-cpu, smollm2-gpu.*train costs.*analytic:"
+    ):
+        load_costs(spec)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"x\.json"):
+        load_costs(str(tmp_path / "x.json"))

@@ -1,0 +1,196 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.oracle import solve
+from entmtp_env.replay.shipped import load_recording
+from entmtp_env.replay.tables import ReplayTables
+from entmtp_env.trees import DraftTree, TopologyBank, default_bank
+from eval.replay import Replay, replay
+from policies import SchedulerPolicy
+from tests.recordings import random_recording
+
+COSTS = "analytic:base=0.02,node=0.0005,depth=0.001"
+
+
+class Broken(SchedulerPolicy):
+    def act(self, observations, memory):
+        raise ZeroDivisionError
+
+
+@pytest.fixture
+def save(tmp_path):
+    def build(name="r", seed=0, approximate=False, **changes):
+        sizes = {"texts": 8, "depth": 4, "longest": 60, "cap": 60} | changes
+        recording = random_recording(np.random.default_rng(seed), **sizes)
+        manifest = recording.manifest | {"approximate": approximate}
+        path = tmp_path / f"{name}.npz"
+        dataclasses.replace(recording, manifest=manifest).save(path)
+        return str(path)
+
+    return build
+
+
+@pytest.fixture
+def config(save, tmp_path):
+    base = Replay(
+        recordings=(save(),),
+        policies=("threshold", "random"),
+        costs=COSTS,
+        bootstrap_samples=200,
+        out=tmp_path / "results",
+    )
+    return lambda **changes: dataclasses.replace(base, **changes)
+
+
+def solved(name, bank=None, cap=None):
+    return solve(ReplayTables.build(load_recording(name), load_costs(COSTS), bank or default_bank(), cap))
+
+
+def rows_of(replayed):
+    return {row.summary.policy: row for row in replayed.rows}
+
+
+def test_single_trees_take_what_the_formula_says(config):
+    settings = config(policies=("static:chain-2",))
+    rows = rows_of(replay(settings)[settings.recordings[0]])
+    tokens = int(load_recording(settings.recordings[0]).lengths.sum())
+    for policy, seconds in (
+        ("autoregressive", 0.02),
+        ("static:chain-2", 0.02 + 2 * 0.0005 + 2 * 0.001),
+        ("hydra-default", 0.02 + 63 * 0.0005 + 4 * 0.001),
+    ):
+        summary = rows[policy].summary
+        assert summary.tokens == tokens
+        assert summary.seconds == pytest.approx(summary.steps * seconds)
+        assert summary.policy_share == 0 < summary.policy_microseconds
+        assert summary.switch_rate == 0
+        assert summary.rho.value == pytest.approx(0.02 * tokens / summary.seconds)
+        assert summary.same_texts == summary.prompts == 8
+    assert rows["autoregressive"].summary.tau == 1
+
+
+def test_the_oracle_and_the_best_tree_are_those_of_the_solution(config):
+    settings = config(max_new_tokens=37)
+    (name,) = settings.recordings
+    replayed = replay(settings)[name]
+    oracle, rows = solved(name, cap=37), rows_of(replayed)
+    fastest = min(range(len(default_bank())), key=lambda k: oracle.static_seconds[k].sum())
+    assert replayed.best_static == f"static:{default_bank().names[fastest]}"
+    assert list(rows) == [
+        "autoregressive",
+        "hydra-default",
+        replayed.best_static,
+        "threshold",
+        "random",
+        "oracle",
+    ]
+    assert rows["oracle"].summary.seconds == pytest.approx(oracle.seconds.sum())
+    assert rows["oracle"].summary.versus_baseline.value == pytest.approx(oracle.headroom)
+    assert rows[replayed.best_static].summary.versus_baseline.value == 1
+    for row in replayed.rows:
+        assert row.regret.value == pytest.approx(row.summary.seconds / oracle.seconds.sum())
+        assert 1 <= row.regret.low <= row.regret.value <= row.regret.high
+
+
+def test_intervals_are_over_prompts(config):
+    settings = config(policies=(), bootstrap_samples=4000)
+    (name,) = settings.recordings
+    replayed = replay(settings)[name]
+    oracle, best = solved(name), rows_of(replayed)[replayed.best_static]
+    chosen = np.random.default_rng(1).integers(8, size=(4000, 8))
+    static = oracle.static_seconds[oracle.best_static]
+    sums = static[chosen].sum(1) / oracle.seconds[chosen].sum(1)
+    assert (best.regret.low, best.regret.high) == pytest.approx(np.percentile(sums, (2.5, 97.5)), abs=0.01)
+
+
+def test_tables_and_files(config, save, capsys):
+    names = (save("one"), save("two", seed=2, approximate=True))
+    settings = config(recordings=(*names, names[0]))
+    sets = replay(settings)
+    assert tuple(sets) == names
+    out = capsys.readouterr().out
+    text = " ".join(out.split())
+    assert max(map(len, out.splitlines()[:-1])) <= 100
+    assert "…" not in out
+    assert f"{Path(names[0]).name}: 8 recorded texts" in text
+    assert f"{Path(names[1]).name} (approximate replay): 8 recorded texts" in text
+    for replayed in sets.values():
+        rows = rows_of(replayed)
+        for row in (rows[replayed.best_static], rows["hydra-default"]):
+            assert f"{row.regret.value:.3f}" in text.partition("headroom")[2]
+    summary = json.loads((settings.out / "summary.json").read_text())
+    assert summary["sets"] == json.loads(json.dumps({n: dataclasses.asdict(own) for n, own in sets.items()}))
+    assert [own["approximate"] for own in summary["sets"].values()] == [False, True]
+    manifest = json.loads((settings.out / "manifest.json").read_text())
+    assert [env["approximate"] for env in manifest["environments"].values()] == [False, True]
+    assert manifest["costs"]["analytic"]["base"] == 0.02
+    assert {"command", "machine", "libraries", "time"} <= manifest.keys()
+
+
+def test_a_bank_without_hydras_tree(config, tmp_path, capsys):
+    bank = TopologyBank([DraftTree.chain(1), DraftTree.chain(3)])
+    bank.save(tmp_path / "bank.json")
+    replayed = replay(config(bank=str(tmp_path / "bank.json"), policies=()))
+    (own,) = replayed.values()
+    assert "hydra-default" not in rows_of(own)
+    assert "–" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("base", "best"), [("base=1", "hydra-default"), ("base=1,node=9", "autoregressive")])
+def test_the_best_tree_has_one_row_only(config, base, best):
+    # Where nodes are free the largest tree is best, and where they cost most, none.
+    settings = config(costs=f"analytic:{base}", policies=("oracle",))
+    (own,) = replay(settings).values()
+    assert own.best_static == best
+    assert list(rows_of(own)) == ["autoregressive", "hydra-default", "oracle"]
+
+
+def test_half_a_recording(config, save):
+    settings = config(recordings=(f"{save()}:evaluation",))
+    assert [row.summary.prompts for row in replay(settings)[settings.recordings[0]].rows] == [4] * 6
+
+
+def test_a_cache_that_would_cut_texts_is_refused(config):
+    settings = config(capacity=100)
+    with pytest.raises(ValueError, match=r"do not fit into 100 KV rows.*raise the capacity"):
+        replay(settings)
+    assert not settings.out.exists()
+
+
+def test_a_policy_that_fails_is_named(config):
+    with pytest.raises(
+        RuntimeError, match=r"'tests.eval.test_replay:Broken' failed on the recording"
+    ) as info:
+        replay(config(policies=("tests.eval.test_replay:Broken",)))
+    assert isinstance(info.value.__cause__, ZeroDivisionError)
+
+
+def test_results_are_not_overwritten(config):
+    settings = config()
+    replay(settings)
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        replay(settings)
+    replay(dataclasses.replace(settings, overwrite=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bootstrap_samples": 0}, "bootstrap_samples=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"recordings": ()}, "no recording"),
+        ({"policies": ("nosuch",)}, "policy 'nosuch': no policy 'nosuch'"),
+        ({"max_new_tokens": 61}, "max_new_tokens=61 must be 1 to 60"),
+        ({"costs": "analytic:node=1"}, "analytic:base=<seconds>"),
+    ],
+)
+def test_a_mistake_leaves_nothing_behind(config, changes, message):
+    settings = config(**changes)
+    with pytest.raises(ValueError, match=message):
+        replay(settings)
+    assert not settings.out.exists()

@@ -1,0 +1,253 @@
+"""``python -m train costs``: what a decode step costs on this machine, for every tree and context length."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from entmtp_env.engine import Engine, get_engine
+from entmtp_env.features import Probe
+from entmtp_env.live import LiveEnv
+from entmtp_env.progress import progress_bar
+from entmtp_env.prompts import Prompt, load_prompts
+from entmtp_env.provenance import describe_run
+from entmtp_env.replay.cost_table import CostTable
+from entmtp_env.trees import TopologyBank, load_bank
+
+_DRIFT = 32
+"""Tokens by which a text may grow beyond its context length before it begins again."""
+_ROUNDS_PER_VISIT = 5
+"""Every context length is visited again and again, so that drift of the machine hits all alike."""
+_LENGTHS = (64, *(256 << i for i in range(16)))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Measure the seconds of a live decode step for every tree and context length, on this machine.
+
+    What is timed is what a step of EntMTP/Live-v0 counts. Prints the medians and writes a cost table, which a
+    replay prices its steps with. Keep the machine idle meanwhile.
+
+    Attributes:
+        out: The table to write (.json); its name is that of the file.
+        model: Base model: a known name, a path or a Hugging Face repository.
+        heads: Draft heads: "auto", "medusa" or a checkpoint.
+        bank: Trees to measure: a known name or a JSON file.
+        prompts: Prompt set whose text fills the contexts.
+        acceptance: Acceptance rule.
+        probe: What is drafted before each decision: none, chain or union.
+        contexts: Context lengths in tokens; by default 64, 256, 512, 1024, ... and the longest that fits.
+        repeats: Timed steps for each tree and context length.
+        dtype: Element type, "auto" for the fastest.
+        device: "auto", "cpu" or "cuda".
+        capacity: KV rows; context, a few steps and the largest tree must fit.
+        overwrite: Replace the table when it is there already.
+    """
+
+    out: Path
+    model: str = "smollm2"
+    heads: str = "auto"
+    bank: str = "default"
+    prompts: str = "chat"
+    acceptance: str = "greedy"
+    probe: Probe = "none"
+    contexts: tuple[int, ...] = ()
+    repeats: int = 15
+    dtype: str = "auto"
+    device: str = "auto"
+    capacity: int = 2048
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings that measure nothing."""
+        if self.out.suffix != ".json":
+            raise ValueError(f"out must end in .json, got {self.out}")
+        if self.repeats < 1:
+            raise ValueError(f"repeats must be at least 1, got {self.repeats}")
+
+
+def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter) -> CostTable:
+    """Measure, print and write a cost table.
+
+    Trees take turns in a fresh random order every round, and the context lengths every few rounds.
+
+    Args:
+        config: What to measure.
+        clock: Seconds of a monotonic clock; tests inject their own.
+
+    Returns:
+        The table; its contexts are the tokens of the prompts as the model reads them.
+
+    Raises:
+        FileExistsError: When the table is there already.
+        FileNotFoundError: When the model, the heads, the bank or the prompts are not there.
+        ValueError: When a setting is unknown or a context length does not fit.
+        RuntimeError: When a step fails, as on a device out of memory.
+    """
+    if config.out.exists() and not config.overwrite:
+        raise FileExistsError(f"{config.out} is there already; choose another --out, or add --overwrite")
+    bank = load_bank(config.bank)
+    texts = load_prompts(config.prompts)
+    engine = get_engine(config.model, config.heads, config.dtype, config.device)
+    visits = -(-config.repeats // _ROUNDS_PER_VISIT)
+    prompts = _cut_prompts(engine, texts, _choose_contexts(config, bank), visits)
+    lengths = np.array([[len(engine.encode(prompt)) for prompt in own] for own in prompts])
+    contexts = np.rint(lengths.mean(1)).astype(np.int64)
+    if (np.diff(contexts) < 1).any():
+        raise ValueError(f"contexts came out as {contexts.tolist()} tokens; choose them further apart")
+
+    env = _make_env(config, [prompt for own in prompts for prompt in own])
+    env.clock = clock
+    # A text that ended would have to begin again before all trees had their turn.
+    env.decoder.eos_token_ids = frozenset()
+    with Console(stderr=True).status("warming up every tree"):
+        env.warm_up()
+    steps, prefill = _measure(env, [[prompt.prompt_id for prompt in own] for own in prompts], config.repeats)
+
+    lower, median, upper = np.quantile(steps, (0.25, 0.5, 0.75), axis=0).round(9)
+    table = CostTable(
+        name=config.out.stem,
+        trees=bank.trees,
+        contexts=contexts,
+        seconds=median[..., 0],
+        lower=lower[..., 0],
+        upper=upper[..., 0],
+        draft_seconds=median[..., 1],
+        verify_seconds=median[..., 2],
+        prefill_seconds=np.array([np.median(own) for own in prefill]).round(9),
+        manifest=describe_run() | env.manifest | {"prompts": config.prompts, "repeats": config.repeats},
+    )
+    table.save(config.out)
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    console.print(costs_table(table))
+    console.print(f"wrote {config.out}", soft_wrap=True, highlight=False, markup=False)
+    return table
+
+
+def costs_table(table: CostTable) -> Table:
+    """Medians in milliseconds, and their ratios to an autoregressive step at the same context length."""
+    shown = Table(
+        title=escape(f"{table.name}: ms of a decode step (× autoregressive) by context length"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    shown.add_column("tree", overflow="fold")
+    for context in table.contexts:
+        shown.add_column(str(context), justify="right", no_wrap=True)
+    reference = table.seconds[[len(tree) for tree in table.trees].index(0)]
+    for tree, row in zip(table.trees, table.seconds, strict=True):
+        cells = (f"{1e3 * s:.2f} ({s / r:.2f})" for s, r in zip(row, reference, strict=True))
+        shown.add_row(escape(tree.name), *cells)
+    shown.add_section()
+    shown.add_row("prefill", *(f"{1e3 * seconds:.1f}" for seconds in table.prefill_seconds))
+    return shown
+
+
+def _choose_contexts(config: Costs, bank: TopologyBank) -> list[int]:
+    """The lengths asked for, or a few up to the longest that fits."""
+    # The last step begins at most _DRIFT tokens behind the context and must not be cut short.
+    longest = config.capacity - (_DRIFT + bank.depth + 1) - (1 + bank.max_nodes)
+    chosen = sorted({*config.contexts}) or [*(n for n in _LENGTHS if 1.5 * n <= longest), longest]
+    if not 0 < chosen[0] <= chosen[-1] <= longest:
+        raise ValueError(
+            f"contexts of {chosen[0]} to {chosen[-1]} tokens: with {config.capacity} KV rows and trees of "
+            f"{bank.max_nodes} nodes they must be 1 to {longest}; change the contexts or raise the capacity"
+        )
+    return chosen
+
+
+def _cut_prompts(
+    engine: Engine, texts: Sequence[Prompt], contexts: Sequence[int], visits: int
+) -> list[list[Prompt]]:
+    """Prompts of about ``contexts`` tokens, chat template included; each visit has other passages."""
+
+    def encode(text: str) -> list[int]:
+        return list(engine.tokenizer.encode(text, add_special_tokens=False))
+
+    template = len(engine.encode(Prompt("", texts[0].text))) - len(encode(texts[0].text))
+    if contexts[0] <= template:
+        raise ValueError(
+            f"a context of {contexts[0]} tokens is too short: the chat template takes {template}"
+        )
+    tokens = encode("\n\n".join(prompt.text for prompt in texts))
+    passages = [np.roll(tokens, -(visit * len(tokens) // visits)) for visit in range(visits)]
+    return [
+        [
+            Prompt(f"{n}-{visit}", engine.decode(np.resize(passage, n - template).tolist()))
+            for visit, passage in enumerate(passages)
+        ]
+        for n in contexts
+    ]
+
+
+def _make_env(config: Costs, prompts: Sequence[Prompt]) -> LiveEnv:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "contexts.jsonl"
+        lines = (json.dumps({"id": prompt.prompt_id, "prompt": prompt.text}) for prompt in prompts)
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return LiveEnv(
+            model=config.model,
+            heads=config.heads,
+            bank=config.bank,
+            prompts=str(path),
+            acceptance=config.acceptance,
+            max_new_tokens=config.capacity,
+            dtype=config.dtype,
+            device=config.device,
+            probe=config.probe,
+            capacity=config.capacity,
+        )
+
+
+def _measure(
+    env: LiveEnv, prompt_ids: Sequence[Sequence[str]], repeats: int
+) -> tuple[npt.NDArray[np.float64], list[list[float]]]:
+    """Time every tree at every context.
+
+    Args:
+        env: Where to step.
+        prompt_ids: For each context, a prompt per visit.
+        repeats: Steps of each tree at each context.
+
+    Returns:
+        Seconds of whole step, draft and verification, ``(repeats, K, C, 3)``, and of the prefills by context.
+    """
+    trees, contexts = len(env.bank), len(prompt_ids)
+    steps = np.zeros((repeats, trees, contexts, 3))
+    prefill: list[list[float]] = [[] for _ in prompt_ids]
+    rng = np.random.default_rng(0)
+    env.reset(seed=0)
+    with progress_bar() as bar:
+        task = bar.add_task("timing steps", total=repeats * trees * contexts)
+        for begin in range(0, repeats, _ROUNDS_PER_VISIT):
+            for c in rng.permutation(contexts):
+                options = {"prompt_id": prompt_ids[c][begin // _ROUNDS_PER_VISIT]}
+                latest = -1
+                for repeat in range(begin, min(begin + _ROUNDS_PER_VISIT, repeats)):
+                    for k in rng.permutation(trees):
+                        if env.decoder.length > latest:
+                            _, info = env.reset(options=options)
+                            prefill[c].append(info["prefill_seconds"])
+                            latest = env.decoder.length + _DRIFT
+                        *_, info = env.step(int(k))
+                        if info["finish_reason"]:
+                            raise RuntimeError(
+                                f"tree {env.bank[int(k)].name!r} behind {env.decoder.length} tokens: "
+                                f"{info['finish_reason']}"
+                            )
+                        steps[repeat, k, c] = info["seconds"], info["draft_seconds"], info["verify_seconds"]
+                        bar.advance(task)
+    return steps, prefill
