@@ -1,4 +1,4 @@
-"""``python -m train``: training texts, draft heads, recordings, cost tables and calibrated policies."""
+"""``python -m train``: texts, draft heads, recordings, cost tables, trees, banks and calibrated policies."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Any
 
 import tyro
 
+from train.bank import Bank, choose_bank
 from train.calibrate import Calibrate, calibrate
 from train.costs import Costs, measure_costs
 from train.distill import Distill, distill
 from train.export import Export, export
 from train.heads import HeadsTraining, train_heads
 from train.record import Record, record
+from train.trees import Trees, search_trees
 
 _COMMANDS: dict[type[Any], Callable[[Any], object]] = {
     Distill: distill,
     HeadsTraining: train_heads,
+    Trees: search_trees,
+    Bank: choose_bank,
     Calibrate: calibrate,
     Record: record,
     Export: export,
@@ -39,7 +43,7 @@ def main(args: list[str] | None = None) -> int:
         config = tyro.extras.subcommand_cli_from_dict(
             {kind.__module__.rpartition(".")[-1]: kind for kind in _COMMANDS},
             prog="python -m train",
-            description="Write texts, train heads, record and price decoding, and calibrate schedulers.",
+            description="Write texts, train heads, record and price decoding, fit trees and schedulers.",
             args=args,
         )
         _COMMANDS[type(config)](config)

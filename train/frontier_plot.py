@@ -36,7 +36,7 @@ def frontier_figure(trees: Sequence[MeasuredTree], title: str) -> Figure:
     throughput.scatter(
         len(best.tree),
         best.run.rate,
-        s=260,
+        s=150,
         facecolors="none",
         edgecolors="#D55E00",
         linewidths=1.8,

@@ -22,7 +22,7 @@ def frontier_table(trees: Sequence[MeasuredTree], title: str) -> Table:
     """All trees by size, as in the paper's table of biases, with their throughput.
 
     Args:
-        trees: Trees, the autoregressive one among them; of the optimal ones of a size only the fastest shows.
+        trees: Trees, the autoregressive one among them; of the optimal ones only those on the hull show.
         title: Title.
     """
     table = _new_table(title)
@@ -31,9 +31,8 @@ def frontier_table(trees: Sequence[MeasuredTree], title: str) -> Table:
         table.add_column(header, justify="right", no_wrap=True)
     hull = throughput_hull(trees)
     reference = next(own for own in trees if own.kind == "autoregressive").run.rate
-    optimal = fastest_by_size(trees, "optimal").values()
     for own in sorted(trees, key=lambda own: len(own.tree)):
-        if own.kind == "optimal" and own not in optimal:
+        if own.kind == "optimal" and own not in hull:
             continue
         best = own is hull[-1]
         table.add_row(

@@ -40,7 +40,7 @@ class MeasuredTree:
         return None if self.estimate is None else (self.estimate + 1) / self.run.tau - 1
 
     def row(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
+        """Its numbers, as JSON values."""
         return {
             "name": self.tree.name,
             "kind": self.kind,
@@ -52,7 +52,7 @@ class MeasuredTree:
             "tokens_per_second": self.run.rate,
             "seconds": self.run.seconds,
             "prefill_seconds": self.run.prefill_seconds,
-            "nodes": self.tree.nodes,
+            "fingerprint": self.tree.fingerprint,
         }
 
 

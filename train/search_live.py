@@ -143,13 +143,14 @@ class LiveTexts:
         """Time every text with every tree, by the loop that a scheduler runs in.
 
         Prompt by prompt, the trees in a fresh random order, so that drift of the machine hits all alike. What
-        was measured is kept in ``<out>/runs.jsonl``, and an interrupted run goes on behind the last prompt.
+        was measured is kept in ``<out>/runs-<fingerprint of the bank>.jsonl``; an interrupted run goes on
+        behind the last prompt.
 
         Raises:
             RuntimeError: When a step fails, as on a device out of memory.
         """
-        out, count = self.config.out, self.count
-        journal = Journal(out / "runs.jsonl", self.settings | {"bank_fingerprint": bank.fingerprint})
+        count = self.count
+        journal = Journal(self.config.out / f"runs-{bank.fingerprint}.jsonl", self.settings)
         done = len(journal.rows)
         if done < count:
             env = self._env()

@@ -156,7 +156,8 @@ class RecordedTexts:
 
         Where a measured table lacks one of them, all are priced by the formula fitted to the table.
         """
-        if not isinstance(self.costs, CostTable):
+        # A probe's time would be lost in a fit; that such a table prices no plain step is said by run().
+        if not isinstance(self.costs, CostTable) or self.costs.probe not in (None, "none"):
             return self
         measured = {tree.fingerprint for tree in self.costs.trees}
         missing = sum(tree.fingerprint not in measured for tree in bank)

@@ -32,8 +32,8 @@ class Trees:
 
     Grows a tree node by node (the acceptance frontier), then runs every tree of it on its own, with the
     published trees and autoregressive decoding beside it, for its true accept length and its throughput.
-    Writes frontier.json, frontier.png and trees.json (a bank of all trees). Run the same command again after
-    an interruption: it goes on where it stopped; a larger budget goes on with the same trees.
+    Writes frontier.json (the numbers), frontier.png and trees.json (a bank of all those trees). Run the same
+    command again after an interruption: it goes on where it stopped. A larger budget goes on with the search.
 
     Example: python -m train trees --source replay --recordings chat:calibration --out runs/trees-chat
 
@@ -50,7 +50,7 @@ class Trees:
         num_prompts: Prompts or recorded texts, the first; 0 = all.
         max_new_tokens: Token cap of a text; that of the recording when it is lower.
         capacity: KV rows; prompt, text and the largest tree must fit.
-        recordings: replay: recorded texts, pooled, by name or file, or halves of them, as in chat:calibration.
+        recordings: replay: recorded texts, pooled: names, files, or halves of them, as in chat:calibration.
         costs: replay: what prices the steps: a cost table or analytic:... Where a table lacks a tree, all are
             priced by the formula fitted to it.
         prompts: live: prompt set.
@@ -87,9 +87,10 @@ class Trees:
 
     def __post_init__(self) -> None:
         """Refuse settings that search nothing, or that contradict each other."""
-        for name, least in (("budget", 1), ("depth", 0), ("num_prompts", 0), ("max_new_tokens", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("budget", "max_new_tokens", "depth", "num_prompts", "seed"):
+            value, least = getattr(self, name), int(name in ("budget", "max_new_tokens"))
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
         if self.max_joint_nodes < self.budget:
             raise ValueError(
                 f"max_joint_nodes={self.max_joint_nodes} must be at least the budget, {self.budget}: "
@@ -186,9 +187,8 @@ def _report(config: Trees, trees: Sequence[MeasuredTree], manifest: dict[str, An
     if config.source == "live":
         what = f"{config.prompts}, {config.acceptance}, timed live"
     else:
-        what = (
-            f"{', '.join(config.recordings)}, {manifest['acceptance']}, priced by {manifest['costs']['label']}"
-        )
+        texts, costs = ", ".join(config.recordings), manifest["costs"]["label"]
+        what = f"{texts}, {manifest['acceptance']}, priced by {costs}"
         if manifest["approximate"]:
             what += " (approximate: the text depends on the trees)"
     result = {

@@ -10,6 +10,11 @@ from train.__main__ import main
         (["distill"], ["--prompts", "--out", "--temperatures", "Taken in turn", "math:calibration"]),
         (["heads"], ["--texts", "--out", "--arch", "--draft-vocab-size", "Number of heads"]),
         (["calibrate"], ["--prompts", "--num-prompts", "--policies", "ema-ladder", "Token cap"]),
+        (["record"], ["--prompts", "--out", "--acceptance", "--candidates", "goes on where it stopped"]),
+        (["costs"], ["--out", "--contexts", "--repeats", "Keep the machine idle"]),
+        (["export"], ["--recordings", "--policies", "--dataset-id", "Minari"]),
+        (["trees"], ["--method", "--source", "--budget", "Algorithm 1"]),
+        (["bank"], ["--candidates", "--size", "--swaps", "oracle"]),
     ],
 )
 def test_help(capsys, args, texts):

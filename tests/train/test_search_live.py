@@ -94,7 +94,7 @@ def test_an_interrupted_timing_goes_on_behind_the_last_prompt(settings, monkeypa
     live = LiveTexts.open(settings)
     bank = TopologyBank(TREES)
     bank.save(live.config.trees_path)
-    begun = []
+    path, begun = settings.out / f"runs-{bank.fingerprint}.jsonl", []
 
     def stop(env, policy, prompt_id, seed):
         if len(begun) == 7:
@@ -105,11 +105,11 @@ def test_an_interrupted_timing_goes_on_behind_the_last_prompt(settings, monkeypa
     monkeypatch.setattr("train.search_live.run_episode", stop)
     with pytest.raises(KeyboardInterrupt):
         live.run(bank)
-    kept = Journal(settings.out / "runs.jsonl", live.settings | {"bank_fingerprint": bank.fingerprint}).rows
+    kept = Journal(path, live.settings).rows
     assert [row["prompt_id"] for row in kept] == ["t0", "t1"]
     monkeypatch.undo()
     runs = live.run(bank)
-    rows = Journal(settings.out / "runs.jsonl", live.settings | {"bank_fingerprint": bank.fingerprint}).rows
+    rows = Journal(path, live.settings).rows
     assert rows[:2] == kept
     assert [row["prompt_id"] for row in rows] == [f"t{i}" for i in range(6)]
     total = np.sum([row["runs"] for row in rows], axis=0)

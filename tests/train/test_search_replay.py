@@ -106,6 +106,13 @@ def test_where_a_table_lacks_a_tree_all_are_priced_by_the_fit(capsys):
     assert priced.manifest["costs"]["label"] == "a formula fitted to measured"
 
 
+def test_costs_of_a_probe_are_refused():
+    costs = dataclasses.replace(table((AUTOREGRESSIVE,)), manifest={"probe": "chain"})
+    source = dataclasses.replace(recorded(), costs=costs)
+    with pytest.raises(ValueError, match="measured with probe='chain'"):
+        source.price(BANK).run(BANK)
+
+
 def test_settings_tell_recordings_apart():
     one, same, other, shorter = recorded(0), recorded(0), recorded(1), recorded(0, cap=5)
     assert one.settings == same.settings

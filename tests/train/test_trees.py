@@ -140,6 +140,13 @@ def test_the_same_command_again_measures_nothing_anew(live, monkeypatch):
     assert search_trees(live) == first
 
 
+def test_a_larger_budget_goes_on(live):
+    small = search_trees(live)
+    large = search_trees(dataclasses.replace(live, budget=4))
+    assert [own.tree for own in large[:4]] == [own.tree for own in small[:4]]
+    assert [own.tree.name for own in large[4:5]] == ["greedy-4"]
+
+
 def test_other_settings_do_not_go_on_in_the_same_folder(replay):
     search_trees(replay)
     with pytest.raises(ValueError, match="depth was 4 and is 2; go on with those, or give another --out"):
@@ -152,6 +159,7 @@ def test_other_settings_do_not_go_on_in_the_same_folder(replay):
         ({"budget": 0}, "budget must be at least 1, got 0"),
         ({"depth": -1}, "depth must be at least 0"),
         ({"num_prompts": -1}, "num_prompts must be at least 0"),
+        ({"seed": -1}, "seed must be at least 0"),
         ({"max_joint_nodes": 5}, "max_joint_nodes=5 must be at least the budget, 6"),
         ({"sizes": (7,)}, r"sizes must be 1 to the budget, 6, got \(7,\)"),
         ({"recordings": ()}, "name --recordings"),
