@@ -34,7 +34,7 @@ class Export:
 
     Attributes:
         dataset_id: Id of the dataset to write, as in entmtp/chat-random-v0.
-        recording: Recordings: chat, math, ... or .npz files, or halves of them, as in chat:calibration.
+        recordings: Recordings: chat, math, ... or .npz files, or halves of them, as in chat:calibration.
         policies: Policy specs, the behaviour to record; random:seed=0 random:seed=1 is twice as much of it.
         num_prompts: The first texts only; 0 = all.
         costs: Cost table: auto, a name, a .json file or analytic:base=...,node=...,depth=...
@@ -47,7 +47,7 @@ class Export:
     """
 
     dataset_id: str
-    recording: tuple[str, ...] = ("chat",)
+    recordings: tuple[str, ...] = ("chat",)
     policies: tuple[str, ...] = ("random",)
     num_prompts: int = 0
     costs: str = "auto"
@@ -60,8 +60,8 @@ class Export:
 
     def __post_init__(self) -> None:
         """Refuse settings that export nothing."""
-        if not (self.recording and self.policies) or self.num_prompts < 0:
-            raise ValueError("recording and policies must each name at least one, num_prompts be 0 or more")
+        if not (self.recordings and self.policies) or self.num_prompts < 0:
+            raise ValueError("recordings and policies must each name at least one, num_prompts be 0 or more")
 
 
 def export(config: Export) -> MinariDataset:
@@ -89,7 +89,7 @@ def export(config: Export) -> MinariDataset:
 
     names = ("costs", "bank", "max_new_tokens", "reward", "features", "probe", "capacity")
     settings = {name: getattr(config, name) for name in names}
-    env = gymnasium.make("EntMTP/Replay-v0", recording=list(config.recording), **settings)
+    env = gymnasium.make("EntMTP/Replay-v0", recording=list(config.recordings), **settings)
     policies = {spec: make_policy(spec, env) for spec in config.policies}
     unwrapped: Any = env.unwrapped
     prompt_ids = [text.prompt_id for text in unwrapped.prompts][: config.num_prompts or None]
@@ -167,6 +167,6 @@ def _describe(config: Export, approximate: bool) -> str:
     )
     return (
         f"{label}Schedules of draft trees in speculative decoding, replayed from the recordings "
-        f"{', '.join(config.recording)}. An action is the index of a tree, a step one draft and its check. "
+        f"{', '.join(config.recordings)}. An action is the index of a tree, a step one draft and its check. "
         "'import entmtp_env' before recovering the environment."
     )

@@ -48,7 +48,7 @@ def test_the_dataset_is_what_stepping_gives(make_config, recwarn):
     export(config)
     assert not [str(warning.message) for warning in recwarn if "None" in str(warning.message)]
     dataset = minari.load_dataset("entmtp/test-v0")
-    env = ReplayEnv(recording=config.recording, costs=COSTS, max_new_tokens=9)
+    env = ReplayEnv(recording=config.recordings, costs=COSTS, max_new_tokens=9)
     metadata = list(dataset.storage.get_episode_metadata(dataset.episode_indices))
     assert [one["options"]["prompt_id"] for one in metadata] == [f"t{i}" for i in range(4) for _ in range(2)]
     assert [one["policy"] for one in metadata] == list(config.policies) * 4
@@ -82,7 +82,7 @@ def test_the_dataset_tells_where_it_is_from(make_config):
     dataset = export(config)
     about = minari.load_dataset("entmtp/test-v0").storage.metadata
     assert (dataset.total_episodes, about["total_episodes"], about["algorithm_name"]) == (2, 2, "random")
-    assert str(config.recording[0]) in about["description"]
+    assert str(config.recordings[0]) in about["description"]
     assert "approximate" not in about["description"]
     assert about["approximate"] is False
     env = dataset.recover_environment()
@@ -128,7 +128,7 @@ def test_a_dataset_is_not_replaced(make_config):
     assert minari.load_dataset("entmtp/test-v0").total_episodes == 1
 
 
-@pytest.mark.parametrize("change", [{"policies": ()}, {"recording": ()}, {"num_prompts": -1}])
+@pytest.mark.parametrize("change", [{"policies": ()}, {"recordings": ()}, {"num_prompts": -1}])
 def test_settings_that_export_nothing(change):
     with pytest.raises(ValueError, match="at least one"):
         Export("t-v0", **change)
