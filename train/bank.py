@@ -44,6 +44,7 @@ class Bank:
             were not measured.
         size: Trees to keep beside the empty one; fewer are when no other helps.
         swaps: Then exchange kept trees for others until no exchange helps.
+        keep: Candidates that the bank has besides, such as hydra-default, so that policies can name them.
         max_new_tokens: Token cap of a text; that of the recordings by default.
         probe: What is drafted before each decision: none or chain; the costs must be of the same.
         overwrite: Replace the bank that is there.
@@ -55,6 +56,7 @@ class Bank:
     costs: str = "auto"
     size: int = 8
     swaps: bool = False
+    keep: tuple[str, ...] = ()
     max_new_tokens: int | None = None
     probe: Literal["none", "chain"] = "none"
     overwrite: bool = False
@@ -84,13 +86,14 @@ def choose_bank(config: Bank) -> TopologyBank:
         FileExistsError: When the bank is there already.
         FileNotFoundError: When a bank, a recording or the costs are not there.
         ValueError: When a file is damaged, a tree is deeper than the recorded heads or has no price,
-            recordings do not belong together, or no candidate drafts anything.
+            recordings do not belong together, or no candidate drafts anything or is called as one to keep.
     """
     if config.out.exists() and not config.overwrite:
         raise FileExistsError(f"{config.out} is there already; choose another --out, or add --overwrite")
     pooled = pool([load_bank(name) for name in config.candidates])
     if pooled.depth == 0:
         raise ValueError(f"no tree of {', '.join(config.candidates)} drafts anything; name other candidates")
+    extra = [pooled[pooled.index(name)] for name in config.keep]
     parts = {name: load_recording(name) for name in config.recordings}
     recording, costs = Recording.concatenate(list(parts.values())), load_costs(config.costs)
     # Enough for every text: a bank is chosen for its time, not for what a cache cuts off.
@@ -110,7 +113,8 @@ def choose_bank(config: Bank) -> TopologyBank:
     )
     gain = float(search.oracle(first).sum() / search.oracle(kept).sum() - 1)
 
-    bank = TopologyBank(sorted(chosen.trees, key=lambda tree: (len(tree), tree.depth)), config.out.stem)
+    trees = sorted({*chosen.trees, *extra}, key=lambda tree: (len(tree), tree.depth, tree.name))
+    bank = TopologyBank(trees, config.out.stem)
     bank.save(config.out)
     manifest = describe_run() | {
         "settings": asdict(config) | {"out": str(config.out)},

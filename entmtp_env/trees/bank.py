@@ -118,19 +118,21 @@ class TopologyBank:
 
 
 def load_bank(name_or_path: str) -> TopologyBank:
-    """A bank by name (``"default"``) or from a JSON file.
+    """A bank by name (``"default"``, or one that ships for the default model) or from a JSON file.
 
     Raises:
         FileNotFoundError: When it is neither a known name nor a file.
         ValueError: When the file is not a bank.
     """
-    from entmtp_env.trees.presets import BANKS
+    from entmtp_env.trees.presets import BANKS, shipped_banks
 
     if name_or_path in BANKS:
         return BANKS[name_or_path]()
-    if not FilePath(name_or_path).is_file():
+    shipped = shipped_banks()
+    path = shipped.get(name_or_path, FilePath(name_or_path))
+    if not path.is_file():
         raise FileNotFoundError(
-            f"no topology bank {name_or_path!r}: expected one of {', '.join(BANKS)} or the path of a JSON "
-            "file written by TopologyBank.save"
+            f"no topology bank {name_or_path!r}: expected one of {', '.join([*BANKS, *shipped])} or the path "
+            "of a JSON file written by TopologyBank.save"
         )
-    return TopologyBank.load(name_or_path)
+    return TopologyBank.load(path)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from entmtp_env.trees.bank import TopologyBank
 from entmtp_env.trees.tree import DraftTree
@@ -69,3 +70,10 @@ def default_bank() -> TopologyBank:
 
 
 BANKS: dict[str, Callable[[], TopologyBank]] = {"default": default_bank}
+
+
+def shipped_banks() -> dict[str, Path]:
+    """Files of the banks fitted to the default model that come with the package, by name."""
+    folder = Path(str(resources.files("entmtp_env") / "data" / "banks"))
+    # Beside each lies <name>.json.manifest.json, which says how it was chosen.
+    return {path.stem: path for path in sorted(folder.glob("*.json")) if "." not in path.stem}

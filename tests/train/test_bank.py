@@ -71,6 +71,15 @@ def test_the_bank_in_the_file_is_worth_what_the_manifest_says(files, tmp_path, s
     assert ("exchanges" in shown) == swaps
 
 
+def test_trees_to_keep_come_on_top_of_the_size(files, tmp_path):
+    without = choose_bank(settings(files, tmp_path, size=1))
+    missing = next(name for name in ("chain-2", "chain-3") if name not in without.names)
+    config = settings(files, tmp_path, size=1, keep=(missing, without.names[1]), overwrite=True)
+    assert set(choose_bank(config).names) == {*without.names, missing}
+    with pytest.raises(ValueError, match="no tree 'oak'"):
+        choose_bank(settings(files, tmp_path, keep=("oak",), overwrite=True))
+
+
 def test_each_recording_has_a_row_of_its_own(files, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(files)
     bank = choose_bank(settings(files, tmp_path, recordings=("a.npz", "b.npz")))

@@ -3,8 +3,8 @@ from math import prod
 
 import pytest
 
-from entmtp_env.trees import default_bank, published_trees
-from entmtp_env.trees.presets import likely_tree
+from entmtp_env.trees import default_bank, load_bank, published_trees
+from entmtp_env.trees.presets import likely_tree, shipped_banks
 
 SHARES = (0.6, 0.2, 0.1)
 
@@ -57,3 +57,11 @@ def test_likely_tree_is_the_best_of_all_trees(size, depth):
     assert (len(tree), tree.name) == (size, "likely")
     assert tree.depth <= depth
     assert value(tree.nodes) == pytest.approx(max(value(other) for other in trees))
+
+
+def test_shipped_banks_load_by_name():
+    for name, path in shipped_banks().items():
+        bank = load_bank(name)
+        assert bank.name == name == path.stem
+        assert len(bank[0]) == 0
+        assert bank.depth <= 4
