@@ -1,10 +1,10 @@
-"""What decodes: a base model with its draft heads and tokenizer, loaded once per process."""
+"""What decodes: a base model with its draft heads and tokenizer, each loaded once per process."""
 
 from __future__ import annotations
 
 import threading
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.checkpoint import heads_fingerprint, load_heads, read_manifest
 from entmtp_env.decoding.heads import DraftHeads, HeadArch
 from entmtp_env.decoding.precision import choose_device, choose_dtype
-from entmtp_env.models import load_pretrained
+from entmtp_env.models import PretrainedModel, load_pretrained
 from entmtp_env.prompts import Prompt, encode_prompt
 
 SHIPPED_HEADS: dict[str, tuple[HeadArch, ...]] = {"smollm2": ("hydra-prefix", "medusa")}
@@ -30,7 +30,7 @@ class Engine:
         tokenizer: Its ``transformers`` tokenizer.
         eos_token_ids: Tokens that end a text.
         manifest: Names and fingerprints of model and heads, element type, device.
-        lock: Held during a timed step, so that environments on one model do not time each other.
+        lock: Of the base model; held during a timed step, so that environments do not time each other.
     """
 
     backbone: Backbone
@@ -50,6 +50,7 @@ class Engine:
 
 
 _engines: dict[tuple[str, str, str, str], Engine] = {}
+_bases: dict[tuple[str, str, str], tuple[PretrainedModel, Backbone, threading.Lock]] = {}
 _loading = threading.Lock()
 
 
@@ -76,9 +77,9 @@ def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str
 
 def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
     path = heads_path(model, heads)
-    place = choose_device(device)
-    element = choose_dtype(dtype, place)
-    pretrained = load_pretrained(model)
+    if (model, dtype, device) not in _bases:
+        _bases[model, dtype, device] = _load_base(model, dtype, device)
+    pretrained, backbone, lock = _bases[model, dtype, device]
     draft_heads = load_heads(path)
     fingerprint = heads_fingerprint(draft_heads)
     trained_for = read_manifest(path).get("model_fingerprint")
@@ -88,7 +89,6 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
             "texts stay right, but fewer drafts may be accepted",
             stacklevel=3,
         )
-    backbone = Backbone(pretrained.model, element, place)
     draft_heads.attach(backbone)
     draft_heads.pack()
     manifest = {
@@ -97,10 +97,19 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
         "heads": path.name,
         "heads_arch": draft_heads.config.arch,
         "heads_fingerprint": fingerprint,
-        "dtype": str(element).removeprefix("torch."),
-        "device": str(place),
+        "dtype": str(backbone.dtype).removeprefix("torch."),
+        "device": str(backbone.device),
     }
-    return Engine(backbone, draft_heads, pretrained.tokenizer, pretrained.eos_token_ids, manifest)
+    return Engine(backbone, draft_heads, pretrained.tokenizer, pretrained.eos_token_ids, manifest, lock)
+
+
+def _load_base(model: str, dtype: str, device: str) -> tuple[PretrainedModel, Backbone, threading.Lock]:
+    place = choose_device(device)
+    element = choose_dtype(dtype, place)
+    pretrained = load_pretrained(model)
+    backbone = Backbone(pretrained.model, element, place)
+    # The backbone has the weights in a form of its own; the other copy need not stay.
+    return replace(pretrained, model=None), backbone, threading.Lock()
 
 
 def heads_path(model: str, heads: str) -> Path:
