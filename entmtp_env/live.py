@@ -105,6 +105,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         )
         self._queue = PromptQueue([prompt.prompt_id for prompt in self.prompts], prompts)
         self._prompt: Prompt | None = None
+        self._last_step = 0, 0.0
         self._running = False
         self.observation_space = gymnasium.spaces.Box(
             self.feature_set.low, self.feature_set.high, dtype=np.float32
@@ -155,6 +156,11 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         """Prompt id, and the tokens of its text so far: what an oracle looks its plan up by."""
         assert self._prompt is not None
         return self._prompt.prompt_id, len(self.decoder.tokens)
+
+    @property
+    def last_step(self) -> tuple[int, float]:
+        """Tokens and seconds of the last step, both 0 before a text's first: what an online learner reads."""
+        return self._last_step
 
     def warm_up(self) -> None:
         """Run every tree a few times, so that first-use costs fall into no timing; a reset must follow."""
@@ -298,13 +304,14 @@ class LiveEnv(gymnasium.Env[Observation, int]):
 
     def _info(self, tree: str, step: Step | None, seconds: float, reason: str) -> dict[str, Any]:
         assert self._prompt is not None
-        self._last_tree = tree
+        tokens = 0 if step is None else len(step.tokens)
+        self._last_tree, self._last_step = tree, (tokens, seconds)
         return {
             "prompt_id": self._prompt.prompt_id,
             "prefill_seconds": self._prefill_seconds,
             "tree": tree,
             "accept_length": 0 if step is None else step.accept_length,
-            "tokens": 0 if step is None else len(step.tokens),
+            "tokens": tokens,
             "seconds": seconds,
             "draft_seconds": 0.0 if step is None else step.draft_seconds,
             "verify_seconds": 0.0 if step is None else step.verify_seconds,

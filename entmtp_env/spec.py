@@ -1,4 +1,4 @@
-"""Short specs in strings, as typed on a command line: ``name:argument,key=value`` or ``name@file.json``."""
+"""Short specs in strings, as typed on a command line: ``name:argument,key=value@file``, or part of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Parse ``name``, ``name:argument,key=value,...`` or ``name@path``.
+    """Parse ``name``, ``name:argument,key=value,...``, ``name@path`` or ``name:key=value,...@path``.
 
     Args:
         text: The spec.
@@ -39,12 +39,10 @@ def parse_spec(text: str) -> Spec:
     Raises:
         ValueError: When the name is empty, a key is doubled or empty, or there is more than one argument.
     """
-    name, at, file = text.partition("@")
-    if at:
-        if not name or not file:
-            raise ValueError(f"{text!r}: write name@path, such as threshold@policy.json")
-        return Spec(name, file=file)
-    name, _, rest = text.partition(":")
+    before, at, file = text.partition("@")
+    if at and not (before and file):
+        raise ValueError(f"{text!r}: write name@path, such as threshold@policy.json")
+    name, _, rest = before.partition(":")
     if not name:
         raise ValueError(f"{text!r} lacks a name before the colon; write name or name:key=value,...")
     argument, options = "", {}
@@ -60,7 +58,7 @@ def parse_spec(text: str) -> Spec:
             raise ValueError(f"{text!r}: option {part!r} has an empty or repeated key")
         else:
             options[key] = _convert(value)
-    return Spec(name, argument, options)
+    return Spec(name, argument, options, file if at else None)
 
 
 def _convert(value: str) -> Scalar:

@@ -14,17 +14,22 @@ from typing import Any
 from entmtp_env.spec import parse_spec
 from policies.base import Predictor, SchedulingEnv
 from policies.policy_file import PolicyFile
+from policies.shipped import policy_path
 
 # Imported on first use, so that a policy may need an optional package without the others needing it.
 BUILT_IN = {
     "autoregressive": "policies.static:Autoregressive",
+    "bandit": "policies.bandit:Bandit",
     "ema-ladder": "policies.ema_ladder:EmaLadder",
     "hydra-default": "policies.static:HydraDefault",
     "ladder": "policies.ladder:Ladder",
+    "learned": "policies.learned:Learned",
     "oracle": "policies.oracle:Oracle",
     "random": "policies.random:Random",
     "static": "policies.static:Static",
     "threshold": "policies.threshold:Threshold",
+    "ucb": "policies.ucb:Ucb",
+    "value": "policies.value:Value",
 }
 
 
@@ -37,7 +42,10 @@ def make_policy(spec: str, env: SchedulingEnv) -> Predictor:
     """Build a policy from a spec.
 
     Args:
-        spec: ``name``, ``name:key=value,...``, ``static:<tree>``, ``name@file.json`` (see `PolicyFile`), or
+        spec: ``name``, ``name:key=value,...``, ``static:<tree>``, ``name@file`` (a `PolicyFile`, or what the
+            class reads by its ``read_file(path, env)``, which returns keyword arguments of the class; instead
+            of a file, the name of a shipped bank means the policy that ships for it),
+            ``name:key=value,...@file`` to replace options in the file, or
             ``package.module:Class,key=value,...`` for any class with ``predict``, built as
             ``Class(env, **options)``; modules in the current directory are found.
         env: The environment to schedule.
@@ -61,9 +69,9 @@ def make_policy(spec: str, env: SchedulingEnv) -> Predictor:
     factory = _find(name)
     options: dict[str, Any] = dict(parsed.options)
     if parsed.file is not None:
-        file = PolicyFile.load(parsed.file)
-        file.check(name, env)
-        options = dict(file.options)
+        options = _read_file(name, factory, parsed.file, env) | options
+    elif hasattr(factory, "read_file"):
+        raise ValueError(f"policy {name!r} is read from a file: write {name}@<file>")
     if argument:
         option = getattr(factory, "argument", None)
         if option is None or option in options:
@@ -76,6 +84,16 @@ def make_policy(spec: str, env: SchedulingEnv) -> Predictor:
             "policies.SchedulerPolicy and write act, or add that method"
         )
     return policy
+
+
+def _read_file(name: str, factory: Any, file_name: str, env: SchedulingEnv) -> dict[str, Any]:
+    """Options from a file, by the class's own way to read it when it has one."""
+    path = policy_path(name, file_name)
+    if hasattr(factory, "read_file"):
+        return dict(factory.read_file(path, env))
+    file = PolicyFile.load(path)
+    file.check(name, env)
+    return dict(file.options)
 
 
 def _build(name: str, factory: Any, env: SchedulingEnv, options: dict[str, Any]) -> Any:

@@ -32,12 +32,14 @@ class FakeEnv(gymnasium.Env):
         self.action_space = gymnasium.spaces.Discrete(len(self.bank))
         self.max_steps = max_steps
         self.max_tokens = 1 << 30
+        self.last_step = 0, 0.0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         drawn = f"p{self.np_random.integers(100)}"
         self.prompt_id = (options or {}).get("prompt_id", drawn)
         self.steps, self.last, self.accepted, self.tokens, self.seconds = 0, 0, 0, 0, 0.0
+        self.last_step = 0, 0.0
         return self._observation(), self._info("", 0, 0, 0.0, "")
 
     def step(self, action):
@@ -50,6 +52,7 @@ class FakeEnv(gymnasium.Env):
         seconds = 0.01 + 0.001 * len(tree)
         self.tokens += self.accepted + 1
         self.seconds += seconds
+        self.last_step = self.accepted + 1, seconds
         done = self.steps >= self.max_steps or self.tokens >= self.max_tokens
         info = self._info(tree.name, self.accepted, self.accepted + 1, seconds, "length" if done else "")
         return self._observation(), self.tokens / self.seconds - before, False, done, info

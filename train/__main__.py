@@ -15,7 +15,9 @@ from train.distill import Distill, distill
 from train.export import Export, export
 from train.heads import HeadsTraining, train_heads
 from train.record import Record, record
+from train.rl import SchedulerTraining, train_scheduler
 from train.trees import Trees, search_trees
+from train.value import ValueTraining, train_value
 
 _COMMANDS: dict[type[Any], Callable[[Any], object]] = {
     Distill: distill,
@@ -23,6 +25,8 @@ _COMMANDS: dict[type[Any], Callable[[Any], object]] = {
     Trees: search_trees,
     Bank: choose_bank,
     Calibrate: calibrate,
+    ValueTraining: train_value,
+    SchedulerTraining: train_scheduler,
     Record: record,
     Export: export,
     Costs: measure_costs,
@@ -43,7 +47,7 @@ def main(args: list[str] | None = None) -> int:
         config = tyro.extras.subcommand_cli_from_dict(
             {kind.__module__.rpartition(".")[-1]: kind for kind in _COMMANDS},
             prog="python -m train",
-            description="Write texts, train heads, record and price decoding, fit trees and schedulers.",
+            description="Write texts, train heads, record and price decoding, fit trees, train schedulers.",
             args=args,
         )
         _COMMANDS[type(config)](config)

@@ -87,7 +87,7 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
         self._tracker = FeatureTracker(self.feature_set)
         self.signals = SignalTable(self.tables, probe)
         self._queue = PromptQueue([text.prompt_id for text in self.prompts], str(recording))
-        self._row, self._running = 0, False
+        self._row, self._running, self._last_step = 0, False, (0, 0.0)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -99,6 +99,11 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
     def place(self) -> tuple[str, int]:
         """Prompt id, and the tokens of its text so far: what an oracle looks its plan up by."""
         return self._text.prompt_id, int(self.tables.positions[self._row])
+
+    @property
+    def last_step(self) -> tuple[int, float]:
+        """Tokens and seconds of the last step, both 0 before a text's first: what an online learner reads."""
+        return self._last_step
 
     def warm_up(self) -> None:
         """Nothing: a replay has no first-use costs."""
@@ -157,6 +162,7 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
     def _info(
         self, tree: str, tokens: int, seconds: float, draft: float, verify: float, reason: str
     ) -> dict[str, Any]:
+        self._last_step = tokens, seconds
         return {
             "prompt_id": self._text.prompt_id,
             "prefill_seconds": self._prefill_seconds,

@@ -83,12 +83,18 @@ class ReplayVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], 
         self._text, self._row = (np.zeros(num_envs, dtype=np.int64) for _ in range(2))
         self._total_tokens = np.zeros(num_envs, dtype=np.int64)
         self._total_seconds = np.zeros(num_envs)
+        self._last_tokens, self._last_seconds = self._total_tokens.copy(), self._total_seconds.copy()
         self._ended = np.ones(num_envs, dtype=np.bool_)
 
     @property
     def place(self) -> tuple[npt.NDArray[Any], Rows]:
         """Prompt ids, and the tokens of each text so far, both ``(num_envs,)``."""
         return self._ids[self._text], self.tables.positions[self._row]
+
+    @property
+    def last_step(self) -> tuple[Rows, Floats]:
+        """Tokens and seconds of each text's last step, both 0 before its first, ``(num_envs,)`` each."""
+        return self._last_tokens.copy(), self._last_seconds.copy()
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -155,6 +161,7 @@ class ReplayVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], 
         rewards[begins] = 0
         self._total_tokens += tokens
         self._total_seconds += seconds
+        self._last_tokens[:], self._last_seconds[:] = tokens, seconds
         self._ended = stops > 0
         info = self._step_info(actions, tokens, seconds, before, stops)
         if len(begins):
@@ -180,6 +187,7 @@ class ReplayVectorEnv(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], 
         """Begin texts in some environments, or in all of them."""
         self._text[rows], self._row[rows] = texts, self.tables.starts[texts]
         self._total_tokens[rows], self._total_seconds[rows], self._ended[rows] = 0, 0, False
+        self._last_tokens[rows], self._last_seconds[rows] = 0, 0
         signals = self._signals.first_of_many(self._row[rows])
         if len(rows) == self.num_envs:
             self._tracker.reset(signals)

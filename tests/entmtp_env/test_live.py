@@ -141,6 +141,17 @@ def test_accounting(make):
     assert infos[-1]["text"]
 
 
+def test_the_last_step_is_told_until_the_next_text_begins(make):
+    env = make().unwrapped
+    assert env.last_step == (0, 0.0)
+    env.reset(seed=0)
+    assert env.last_step == (0, 0.0)
+    info = env.step(1)[4]
+    assert env.last_step == (info["tokens"], info["seconds"]) > (0, 0.0)
+    env.reset()
+    assert env.last_step == (0, 0.0)
+
+
 def test_end_of_text_terminates_and_caps_truncate(make):
     ends = {}
     for prompt, cap in itertools.product(("t0", "t1", "t2", "t3", "t4", "t5"), (1, 3, 200)):
@@ -212,6 +223,7 @@ def test_a_failing_device_ends_the_episode(make, monkeypatch):
     observation, reward, terminated, truncated, info = env.step(1)
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert info["finish_reason"] == "error: out of memory"
+    assert env.last_step == (0, info["seconds"])
     assert env.observation_space.contains(observation)
     monkeypatch.undo()
     env.reset(seed=0)

@@ -12,6 +12,7 @@ from entmtp_env.spec import Spec, parse_spec
         ("static:hydra-default", Spec("static", "hydra-default")),
         ("threshold@folder/file.json", Spec("threshold", file="folder/file.json")),
         ("threshold@a@b:c,d=e", Spec("threshold", file="a@b:c,d=e")),
+        ("static:small,steps=3@file.json", Spec("static", "small", {"steps": 3}, "file.json")),
         (
             "threshold:score=deep_path_value,on=0.4",
             Spec("threshold", options={"score": "deep_path_value", "on": 0.4}),

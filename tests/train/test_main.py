@@ -14,6 +14,8 @@ from train.__main__ import main
         (["costs"], ["--out", "--contexts", "--repeats", "Keep the machine idle"]),
         (["export"], ["--recordings", "--policies", "--dataset-id", "Minari"]),
         (["trees"], ["--method", "--source", "--budget", "Algorithm 1"]),
+        (["value"], ["--recordings", "--held-out", "--methods"]),
+        (["rl"], ["--recordings", "--held-out", "--ppo.gamma", "decode/regret"]),
         (["bank"], ["--candidates", "--size", "--swaps", "oracle"]),
     ],
 )

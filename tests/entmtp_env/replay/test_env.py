@@ -102,6 +102,17 @@ def test_accounting(settings, prompt_id):
     assert [bool(info["text"]) for info in infos] == [bool(step[2] or step[3]) for step in steps]
 
 
+def test_the_last_step_is_told_until_the_next_text_begins(settings):
+    env = gymnasium.make(ID, **settings).unwrapped
+    assert env.last_step == (0, 0.0)
+    env.reset(seed=0)
+    assert env.last_step == (0, 0.0)
+    info = env.step(1)[4]
+    assert env.last_step == (info["tokens"], info["seconds"]) > (0, 0.0)
+    env.reset()
+    assert env.last_step == (0, 0.0)
+
+
 @pytest.mark.parametrize("action", [2, np.int64(2), np.array(2, dtype=np.uint8)])
 def test_any_integer_is_an_action(settings, action):
     env = gymnasium.make(ID, **settings).unwrapped

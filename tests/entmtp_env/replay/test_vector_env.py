@@ -84,6 +84,8 @@ def test_trajectories_are_those_of_single_environments(settings, actions, shorte
         np.testing.assert_allclose(seen, [observation for observation, *_ in expected], atol=1e-6)
         assert envs.place[0].tolist() == [env.place[0] for env in singles]
         assert envs.place[1].tolist() == [env.place[1] for env in singles]
+        tokens, seconds = envs.last_step
+        assert list(zip(tokens, seconds, strict=True)) == [env.last_step for env in singles]
         step = envs.step(action)
         expected = [env.step(one) for env, one in zip(singles, action, strict=True)]
         same_outcomes(step, [np.array(column) for column in list(zip(*expected, strict=True))[:4]])
@@ -122,6 +124,7 @@ def test_resets_that_only_begin_a_text_are_no_decode_steps(settings, actions):
         _, rewards, terminated, truncated, infos = envs.step(action)
         for i in range(N):
             counts = (rewards[i], infos["tokens"][i], infos["seconds"][i], infos["tree"][i])
+            assert [part[i] for part in envs.last_step] == [infos["tokens"][i], infos["seconds"][i]]
             if ended[i]:
                 assert counts == (0, 0, 0, "")
                 resets += 1

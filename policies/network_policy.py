@@ -1,0 +1,91 @@
+"""What the policies that are a trained network share: the file, and the check that it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from entmtp_env.sealed_npz import load_sealed, save_sealed
+from policies.base import SchedulerPolicy, SchedulingEnv
+from policies.network import Network
+from policies.policy_file import PolicyFile, feature_fingerprint
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_KIND = "policy"
+
+
+class NetworkPolicy(SchedulerPolicy):
+    """Base of the policies that are a network: ``name@file.npz``, ``name:key=value@file.npz``.
+
+    The file is a sealed ``.npz`` (:mod:`entmtp_env.sealed_npz`): the entries of a `PolicyFile` as its header
+    and the network's arrays. PyTorch is not needed to act.
+
+    Args:
+        env: The environment to schedule.
+        network: F observations to K outputs, one for each tree.
+        file: Where it was read from; it only shows in `spec`.
+
+    Raises:
+        ValueError: When the network has another number of inputs or outputs.
+    """
+
+    def __init__(self, env: SchedulingEnv, network: Network, file: str = "") -> None:
+        super().__init__(env)
+        expected = len(self.feature_names), len(self.bank)
+        if network.shape != expected:
+            raise ValueError(
+                f"policy {self.name!r}: the network has {network.shape[0]} inputs and {network.shape[1]} "
+                f"outputs, the environment {expected[0]} features and {expected[1]} trees"
+            )
+        self.network, self.file = network, file
+
+    @property
+    def spec(self) -> str:
+        """The spec with every option in force, and the file."""
+        return f"{super().spec}@{self.file}" if self.file else super().spec
+
+    def save(self, path: str | Path, training: Mapping[str, Any] | None = None) -> None:
+        """Write the file, atomically.
+
+        Args:
+            path: The file, which should end in ``.npz``.
+            training: How the network was trained; free JSON values, never read back.
+        """
+        features = feature_fingerprint(self.feature_names)
+        header = replace(PolicyFile.of(self, training), feature_fingerprint=features)
+        save_sealed(path, _KIND, asdict(header), self.network.to_arrays())
+
+    @classmethod
+    def load(cls, path: str | Path, env: SchedulingEnv, **options: Any) -> Self:
+        """Read the policy for an environment.
+
+        Args:
+            path: The file.
+            env: The environment to schedule.
+            **options: Options that replace those in the file.
+
+        Raises:
+            FileNotFoundError: When there is no such file.
+            ValueError: As `read_file`, and when an option is wrong.
+        """
+        return cls(env, **cls.read_file(path, env) | options)
+
+    @classmethod
+    def read_file(cls, path: str | Path, env: SchedulingEnv) -> dict[str, Any]:
+        """Keyword arguments of the class from a file.
+
+        Raises:
+            FileNotFoundError: When there is no such file.
+            ValueError: When the file is damaged, of another policy, or for another bank or other features.
+        """
+        header, arrays = load_sealed(path, _KIND)
+        try:
+            file, network = PolicyFile(**header), Network.from_arrays(arrays)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no valid policy: {error}") from error
+        file.check(cls.name, env)
+        return {"network": network, "file": str(path), **file.options}

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from entmtp_env.replay.shipped import load_recording
+from tests.recordings import random_recording
+from train.rl_texts import recording_fingerprint, split_texts
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Saves a random recording of so many texts."""
+
+    def save(name, texts):
+        path = tmp_path / f"{name}.npz"
+        random_recording(np.random.default_rng(texts), texts=texts, name=name).save(path)
+        return str(path)
+
+    return save
+
+
+def ids(specs):
+    return [text.prompt_id for text in load_recording(specs).texts]
+
+
+@pytest.mark.parametrize("texts", [2, 3, 4, 5, 11])
+def test_every_fourth_text_is_held_out(tmp_path, saved, texts):
+    own = saved("t", texts)
+    train, held_out = split_texts([own], [], tmp_path / "out")
+    expected = ["t3", "t7"][: texts // 4] or [f"t{texts - 1}"]
+    assert ids(held_out) == expected
+    assert ids(train) == [name for name in ids(own) if name not in expected]
+
+
+def test_of_several_recordings_all_are_held_out_from(tmp_path, saved):
+    _, held_out = split_texts([saved("a", 8), saved("b", 8)], [], tmp_path / "out")
+    assert ids(held_out) == ["a3", "a7", "b3", "b7"]
+
+
+def test_named_recordings_stay_as_they_are(tmp_path, saved):
+    a, b = saved("a", 3), saved("b", 2)
+    assert split_texts([a], [b], tmp_path / "out") == ((a,), (b,))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_text_cannot_be_in_both(tmp_path, saved):
+    own = saved("a", 6)
+    with pytest.raises(ValueError, match=r"3 held-out texts are trained on, too, such as 'a3'"):
+        split_texts([own], [f"{own}:evaluation"], tmp_path)
+    with pytest.raises(ValueError, match="leaves none to hold out"):
+        split_texts([saved("one", 1)], [], tmp_path)
+
+
+def test_the_fingerprint_is_that_of_the_texts():
+    recording = random_recording(np.random.default_rng(0), texts=4)
+    fingerprints = {
+        recording_fingerprint(part)
+        for part in (recording, recording.select([0, 1]), recording.select([1, 0]))
+    }
+    assert len(fingerprints) == 3
+    assert recording_fingerprint(recording.select(range(4))) == recording_fingerprint(recording)

@@ -1,0 +1,41 @@
+"""A network trained with Stable-Baselines3 as a policy that acts in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from stable_baselines3 import DQN
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecNormalize
+
+from entmtp_env.replay.vector_env import ReplayVectorEnv
+from policies.base import SchedulingEnv
+from policies.learned import Kind, Learned
+from train.numpy_network import to_numpy
+
+
+def to_learned(
+    model: BaseAlgorithm, normalization: VecNormalize, env: SchedulingEnv | ReplayVectorEnv
+) -> Learned:
+    """Copy the deterministic policy of a DQN, or of an actor-critic with an ``MlpPolicy``.
+
+    Args:
+        model: The model.
+        normalization: What normalised its observations; frozen as it is now.
+        env: Environment of the same bank and features.
+
+    Raises:
+        ValueError: When the network has other activations than tanh or ReLU, or does not fit the environment.
+    """
+    policy: Any = model.policy
+    kind: Kind
+    if isinstance(model, DQN):
+        kind, modules = "q", [*policy.q_net.q_net]
+    else:
+        kind, modules = "logits", [*policy.mlp_extractor.policy_net, policy.action_net]
+    statistics: Any = normalization.obs_rms
+    scale = np.sqrt(statistics.var + normalization.epsilon)
+    network = to_numpy(modules, statistics.mean, scale, normalization.clip_obs)
+    # Policies read the bank and the feature names, and a vector environment has both.
+    return Learned(cast(SchedulingEnv, env), network, kind)
