@@ -131,7 +131,7 @@ class FeatureTracker:
                 row[:] = column
         np.fmax(vector, self._low, vector)
         np.fmin(vector, self._high, vector)
-        return vector.T
+        return vector if self.num_envs is None else vector.T
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,9 @@ class _Group(ABC):
     def reset(self, s: Signals) -> None:
         """Begin an episode."""
 
+    @abstractmethod
     def step(self, s: Signals) -> None:
-        """Advance by a decode step; the default is for groups without memory."""
-        self.reset(s)
+        """Advance by a decode step."""
 
     def replace(self, rows: npt.NDArray[np.intp], other: _Group) -> None:
         """Take the values of some environments from ``other``, where they are all."""
@@ -211,6 +211,8 @@ class _Group(ABC):
 class _Base(_Group):
     def reset(self, s: Signals) -> None:
         self.now = [s.base_top1, s.base_entropy]
+
+    step = reset
 
 
 class _Entropy(_Group):
@@ -296,12 +298,16 @@ class _Token(_Group):
     def reset(self, s: Signals) -> None:
         self.now = [*s.root_shape]
 
+    step = reset
+
 
 class _Trees(_Group):
     def reset(self, s: Signals) -> None:
         if s.tree_value is None:
             raise ValueError("the feature group 'trees' needs Signals.tree_value, a value per tree; got None")
         self.now = [*s.tree_value]
+
+    step = reset
 
 
 _GROUPS: dict[str, type[_Group]] = {

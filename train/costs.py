@@ -28,8 +28,9 @@ from entmtp_env.trees import TopologyBank, load_bank
 
 _DRIFT = 32
 """Tokens by which a text may grow beyond its context length before it begins again."""
-_ROUNDS_PER_VISIT = 5
-"""Every context length is visited again and again, so that drift of the machine hits all alike."""
+_IN_A_ROW = 3
+"""Timed steps of a tree in a row, behind one that is not: a schedule stays with a tree for a while, and a step
+behind one of another shape takes a few percent longer."""
 _LENGTHS = (64, *(256 << i for i in range(16)))
 
 
@@ -81,7 +82,8 @@ class Costs:
 def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter) -> CostTable:
     """Measure, print and write a cost table.
 
-    Trees take turns in a fresh random order every round, and the context lengths every few rounds.
+    Context lengths and trees take turns in a fresh random order, again and again, so that drift of the machine
+    hits all alike.
 
     Args:
         config: What to measure.
@@ -101,7 +103,7 @@ def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter)
     bank = load_bank(config.bank)
     texts = load_prompts(config.prompts)
     engine = get_engine(config.model, config.heads, config.dtype, config.device)
-    visits = -(-config.repeats // _ROUNDS_PER_VISIT)
+    visits = -(-config.repeats // _IN_A_ROW)
     prompts = _cut_prompts(engine, texts, _choose_contexts(config, bank), visits)
     lengths = np.array([[len(engine.encode(prompt)) for prompt in own] for own in prompts])
     contexts = np.rint(lengths.mean(1)).astype(np.int64)
@@ -232,12 +234,12 @@ def _measure(
     env.reset(seed=0)
     with progress_bar() as bar:
         task = bar.add_task("timing steps", total=repeats * trees * contexts)
-        for begin in range(0, repeats, _ROUNDS_PER_VISIT):
+        for begin in range(0, repeats, _IN_A_ROW):
             for c in rng.permutation(contexts):
-                options = {"prompt_id": prompt_ids[c][begin // _ROUNDS_PER_VISIT]}
+                options = {"prompt_id": prompt_ids[c][begin // _IN_A_ROW]}
                 latest = -1
-                for repeat in range(begin, min(begin + _ROUNDS_PER_VISIT, repeats)):
-                    for k in rng.permutation(trees):
+                for k in rng.permutation(trees):
+                    for repeat in range(begin - 1, min(begin + _IN_A_ROW, repeats)):
                         if env.decoder.length > latest:
                             _, info = env.reset(options=options)
                             prefill[c].append(info["prefill_seconds"])
@@ -248,6 +250,8 @@ def _measure(
                                 f"tree {env.bank[int(k)].name!r} behind {env.decoder.length} tokens: "
                                 f"{info['finish_reason']}"
                             )
-                        steps[repeat, k, c] = info["seconds"], info["draft_seconds"], info["verify_seconds"]
-                        bar.advance(task)
+                        if repeat >= begin:
+                            seconds = info["seconds"], info["draft_seconds"], info["verify_seconds"]
+                            steps[repeat, k, c] = seconds
+                            bar.advance(task)
     return steps, prefill

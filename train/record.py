@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from entmtp_env.decoding.batch import Request, generate_batch
 from entmtp_env.engine import Engine, get_engine
 from entmtp_env.progress import progress_bar
@@ -199,6 +201,7 @@ def _written(
     config: Record, engine: Engine, missing: Sequence[Text], requests: Sequence[Request]
 ) -> Iterator[Text]:
     tokens, begin = 0, time.monotonic()
+    hidden: dict[int, Tensor] = {}
     with progress_bar() as bar:
         task = bar.add_task("recording", total=len(missing))
         replies = generate_batch(
@@ -207,13 +210,14 @@ def _written(
             max_new_tokens=config.max_new_tokens,
             eos_token_ids=engine.eos_token_ids,
             slots=config.slots,
+            hidden=hidden,
         )
         for index, reply in replies:
             tokens += len(reply)
             rate = tokens / (time.monotonic() - begin)
             bar.update(task, description=f"recording, {rate:.0f} tok/s")
             bar.advance(task)
-            yield dataclasses.replace(missing[index], reply=tuple(reply))
+            yield dataclasses.replace(missing[index], reply=tuple(reply), hidden=hidden.pop(index))
 
 
 def _merge(config: Record, recordings: Sequence[Recording], order: Sequence[str]) -> Recording:

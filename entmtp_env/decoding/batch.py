@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from entmtp_env.decoding.acceptance import AcceptanceRule, GreedyRule
 from entmtp_env.decoding.backbone import Backbone
+from entmtp_env.decoding.teacher_forcing import like_lengths
+
+_ROWS_PER_PREFILL = 4096
+# Attention is paid up to the longest text of a group.
+_ATTENTION_GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,9 @@ class Request:
 class _Running:
     index: int
     request: Request
-    reply: list[int]
+    reply: list[int] = field(default_factory=list)
+    states: list[Tensor] = field(default_factory=list)
+    ended: bool = False
 
 
 def generate_batch(
@@ -44,6 +51,7 @@ def generate_batch(
     max_new_tokens: int,
     eos_token_ids: frozenset[int] = frozenset(),
     slots: int = 64,
+    hidden: MutableMapping[int, Tensor] | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
     """Write texts token by token, a text in each slot; a finished one makes room for the next.
 
@@ -53,6 +61,8 @@ def generate_batch(
         max_new_tokens: Token cap of a reply.
         eos_token_ids: Tokens that end a text.
         slots: Texts written at a time.
+        hidden: When given, the base's hidden states of each finished text, prompt and reply,
+            ``(tokens, hidden_size)``, are put here by the number of its request.
 
     Yields:
         Number of the request and the reply's token ids, in the order in which they finish. A reply ends with
@@ -80,23 +90,37 @@ def generate_batch(
             first = len(running)
             for index, request in queue[:free]:
                 request.rule.start(request.seed)
-                running.append(_Running(index, request, []))
+                running.append(_Running(index, request))
             del queue[:free]
-            logits = batch.prefill([text.request.prompt for text in running[first:]])
+            states = batch.prefill([text.request.prompt for text in running[first:]])
         else:
             first = 0
-            logits = batch.step([text.reply[-1] for text in running])
-        for text, token in zip(running[first:], _choose(running[first:], logits), strict=True):
-            text.reply.append(token)
+            states = list(batch.step([text.reply[-1] for text in running])[:, None])
+        with torch.inference_mode():
+            logits = backbone.logits(torch.stack([own[-1] for own in states]))
+        chosen = _choose(running[first:], logits)
+        for text, own, token in zip(running[first:], states, chosen, strict=True):
+            if hidden is not None:
+                text.states.append(own)
+            if not text.ended:
+                text.reply.append(token)
         # From the last to the first, so that a text moved into a gap has been looked at.
         for slot in reversed(range(first, len(running))):
             text = running[slot]
-            full = len(text.request.prompt) + len(text.reply) >= capacity
-            if text.reply[-1] in eos_token_ids or len(text.reply) >= max_new_tokens or full:
+            seen, text.ended = text.ended, _has_ended(text, capacity, max_new_tokens, eos_token_ids)
+            # The states of a text's last token are those of one step more.
+            if text.ended and (seen or hidden is None):
+                if hidden is not None:
+                    hidden[text.index] = torch.cat(text.states)
                 batch.remove(slot)
                 running[slot] = running[-1]
                 running.pop()
                 yield text.index, text.reply
+
+
+def _has_ended(text: _Running, capacity: int, max_new_tokens: int, eos_token_ids: frozenset[int]) -> bool:
+    full = len(text.request.prompt) + len(text.reply) >= capacity
+    return text.reply[-1] in eos_token_ids or len(text.reply) >= max_new_tokens or full
 
 
 def _choose(texts: Sequence[_Running], logits: Tensor) -> list[int]:
@@ -119,48 +143,63 @@ class _Batch:
         self._lengths: list[int] = []
 
     @torch.inference_mode()
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Add texts behind the last slot; logits after each prompt, ``(prompts, vocab_size)``."""
-        b = self._backbone
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Add texts behind the last slot; hidden states of each, ``(tokens, hidden_size)``."""
         first, lengths = len(self._lengths), [len(prompt) for prompt in prompts]
+        self._lengths += lengths
+        hidden: dict[int, Tensor] = {}
+        for group in like_lengths(lengths, _ROWS_PER_PREFILL):
+            states = self._prefill([prompts[i] for i in group], [first + i for i in group])
+            hidden |= {i: own[: lengths[i]].clone() for i, own in zip(group, states, strict=True)}
+        return [hidden[i] for i in range(len(prompts))]
+
+    def _prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
         tokens = pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)
-        width = tokens.shape[1]
+        width, rows = tokens.shape[1], torch.tensor(slots, device=self._backbone.device)
 
         # Rows of padding are written too; lengths hide them, and later tokens replace them.
         def keep(layer: int, keys: Tensor, values: Tensor) -> None:
-            self._data[layer, 0, first : first + len(prompts), :, :width] = keys
-            self._data[layer, 1, first : first + len(prompts), :, :width] = values
+            self._data[layer, 0, rows, :, :width] = keys
+            self._data[layer, 1, rows, :, :width] = values
 
-        hidden = b.forward_batch(tokens.to(b.device), keep)
-        self._lengths += lengths
-        last = torch.tensor(lengths, device=b.device) - 1
-        return b.logits(hidden[torch.arange(len(prompts), device=b.device), last])
+        return self._backbone.forward_batch(tokens.to(self._backbone.device), keep)
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int]) -> Tensor:
-        """One token more for every text; the logits behind it, ``(texts, vocab_size)``."""
+        """One token more for every text; its hidden states, ``(texts, hidden_size)``."""
         b, c, count = self._backbone, self._backbone.config, len(tokens)
         lengths = torch.tensor(self._lengths, device=b.device)
-        rows, end = torch.arange(count, device=b.device), max(self._lengths) + 1
+        rows = torch.arange(count, device=b.device)
         cos, sin = (table[:, None] for table in b.rotary.at(lengths))
-        hidden_rows = torch.arange(end, device=b.device) > lengths[:, None]
-        bias = torch.zeros(count, 1, 1, end, dtype=b.dtype, device=b.device)
-        bias.masked_fill_(hidden_rows[:, None, None], float("-inf"))
+        groups = [
+            self._attention_mask(lengths, slice(start, start + _ATTENTION_GROUP))
+            for start in range(0, count, _ATTENTION_GROUP)
+        ]
         group = c.num_heads // c.num_kv_heads
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._data[layer]
+            keys, values = self._data[layer, :, :count]
             q = b.rotary.rotate(q.view(count, c.num_heads, c.head_dim), cos, sin)
             keys[rows, :, lengths] = b.rotary.rotate(k.view(count, c.num_kv_heads, c.head_dim), cos, sin)
             values[rows, :, lengths] = v.view(count, c.num_kv_heads, c.head_dim)
             # Query heads of a group share their keys, so they are laid out as further rows of one head.
             q = q.view(count, c.num_kv_heads, group, c.head_dim)
-            out = F.scaled_dot_product_attention(q, keys[:count, :, :end], values[:count, :, :end], bias)
-            return out.reshape(count, -1)
+            out = [
+                F.scaled_dot_product_attention(q[own], keys[own, :, :end], values[own, :, :end], mask)
+                for own, end, mask in groups
+            ]
+            return torch.cat(out).reshape(count, -1)
 
         hidden = b.run(b.embedding[torch.tensor(tokens, device=b.device)], attend)
         self._lengths = [length + 1 for length in self._lengths]
-        return b.logits(hidden)
+        return hidden
+
+    def _attention_mask(self, lengths: Tensor, own: slice) -> tuple[slice, int, Tensor]:
+        """Some slots, the rows that the longest of them needs, and their mask."""
+        end = max(self._lengths[own]) + 1
+        too_late = torch.arange(end, device=lengths.device) > lengths[own, None]
+        mask = torch.zeros(too_late.shape, dtype=self._backbone.dtype, device=lengths.device)
+        return own, end, mask.masked_fill_(too_late, float("-inf"))[:, None, None]
 
     def remove(self, slot: int) -> None:
         """Forget a text; the last one takes its place."""

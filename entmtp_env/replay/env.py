@@ -87,6 +87,7 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
         self._tracker = FeatureTracker(self.feature_set)
         self.signals = SignalTable(self.tables, probe)
         self._queue = PromptQueue([text.prompt_id for text in self.prompts], str(recording))
+        self._trees = self.bank.names
         self._row, self._running, self._last_step = 0, False, (0, 0.0)
 
     @property
@@ -141,7 +142,7 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
         if not self._running:
             raise ResetNeeded("the text has ended or none was begun: call reset() before step()")
         action = int(action)
-        if not 0 <= action < len(self.bank):
+        if not 0 <= action < len(self._trees):
             raise ValueError(f"action {action} is outside 0..{len(self.bank) - 1}, the trees of the bank")
         tables, before = self.tables, self._row
         tokens: int = tables.emitted.item(action, before)
@@ -156,7 +157,7 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
         self._total_tokens += tokens
         self._total_seconds += seconds
         draft, verify = tables.costs.draft_seconds.item(cell), tables.costs.verify_seconds.item(cell)
-        info = self._info(self.bank.names[action], tokens, seconds, draft, verify, STOP_REASONS[stop])
+        info = self._info(self._trees[action], tokens, seconds, draft, verify, STOP_REASONS[stop])
         return self._tracker.observe(), float(reward), stop == 1, stop > 1, info
 
     def _info(

@@ -42,12 +42,14 @@ class Text:
         prompt: Token ids of the prompt.
         seed: Key of the sampling noise.
         reply: Token ids of the reply, as the rule alone writes it; one at least.
+        hidden: The base's hidden states of prompt and reply, ``(tokens, hidden_size)``, when they are known.
     """
 
     prompt_id: str
     prompt: tuple[int, ...]
     seed: int
     reply: tuple[int, ...] = ()
+    hidden: Tensor | None = None
 
 
 def text_seed(seed: int, prompt_id: str, prompt: Sequence[int]) -> int:
@@ -84,6 +86,8 @@ def recordable_rule(acceptance: str, approximate: bool = False) -> AcceptanceRul
 @dataclass(frozen=True)
 class Recorder:
     """Records texts that the base model wrote.
+
+    The base's hidden states are those of the writing where a text brings them, else those of a batched pass.
 
     Attributes:
         engine: Model, heads and tokenizer.
@@ -140,8 +144,8 @@ class Recorder:
         """Record texts.
 
         The manifest's ``consistency`` is the share of reply tokens that the rule chooses again. It is 1 in
-        float32. In shorter types a batched pass rounds differently from the steps that wrote the text, and
-        may prefer the other of two tokens that are as good as tied.
+        float32. In shorter types batches of another size round differently, and may prefer the other of two
+        tokens that are as good as tied.
 
         Args:
             texts: One or more, in the order that the recording is to have.
@@ -171,7 +175,12 @@ class Recorder:
     def _read(self, texts: Sequence[Text]) -> Iterator[dict[str, Array]]:
         """The rows of texts read in one pass, and under ``choices`` what the rule chooses there."""
         backbone, heads = self.engine.backbone, self.engine.heads
-        hidden = backbone.forward_batch(_padded([(*text.prompt, *text.reply) for text in texts], backbone))
+        known = [text.hidden for text in texts if text.hidden is not None]
+        if len(known) == len(texts):
+            hidden = pad_sequence(known, batch_first=True)
+        else:
+            whole = [(*text.prompt, *text.reply) for text in texts]
+            hidden = backbone.forward_batch(_padded(whole, backbone))
         choices, signals = [], []
         for text, own in zip(texts, hidden, strict=True):
             start = len(text.prompt)

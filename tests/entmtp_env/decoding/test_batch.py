@@ -1,8 +1,11 @@
+from unittest.mock import patch
+
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entmtp_env.decoding import GreedyRule, SampleRule, TreeDecoder
+from entmtp_env.decoding import GreedyRule, SampleRule, TreeDecoder, batch
 from entmtp_env.decoding.batch import Request, generate_batch
 from entmtp_env.trees import DraftTree
 from tests.tiny import EOS, VOCAB, tiny_backbone, tiny_heads
@@ -29,30 +32,49 @@ texts = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(texts, max_size=9), st.integers(1, 5), st.integers(1, 20))
-def test_texts_are_those_of_the_decoder(jobs, slots, max_new_tokens):
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(texts, max_size=9),
+    st.integers(1, 5),
+    st.integers(1, 20),
+    st.sampled_from([1, 2, 16]),
+    st.sampled_from([1, 20, 4096]),
+    st.booleans(),
+)
+def test_texts_and_hidden_states_are_those_of_the_decoder_and_of_whole_passes(
+    jobs, slots, max_new_tokens, attention_group, rows_per_prefill, keep
+):
     requests = [Request(prompt, rule(temperature), seed) for prompt, temperature, seed in jobs]
-    written = list(
-        generate_batch(
-            BACKBONE,
-            requests,
-            max_new_tokens=max_new_tokens,
-            eos_token_ids=frozenset({EOS}),
-            slots=slots,
+    hidden = {} if keep else None
+    with (
+        patch.object(batch, "_ATTENTION_GROUP", attention_group),
+        patch.object(batch, "_ROWS_PER_PREFILL", rows_per_prefill),
+    ):
+        written = list(
+            generate_batch(
+                BACKBONE,
+                requests,
+                max_new_tokens=max_new_tokens,
+                eos_token_ids=frozenset({EOS}),
+                slots=slots,
+                hidden=hidden,
+            )
         )
-    )
     assert sorted(index for index, _ in written) == list(range(len(jobs)))
     for index, reply in written:
         assert reply == reference(*jobs[index], max_new_tokens)
+        if hidden is not None:
+            whole = BACKBONE.forward_batch(torch.tensor([[*jobs[index][0], *reply]]))[0]
+            torch.testing.assert_close(hidden[index], whole, atol=1e-4, rtol=1e-4)
 
 
-def test_a_text_ends_where_the_model_has_no_more_positions():
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_text_ends_where_the_model_has_no_more_positions(keep):
     backbone = tiny_backbone(max_position_embeddings=16)
-    replies = dict(
-        generate_batch(backbone, [Request([3] * 10), Request([4] * 3)], max_new_tokens=50, slots=2)
-    )
+    requests, hidden = [Request([3] * 10), Request([4] * 3)], {} if keep else None
+    replies = dict(generate_batch(backbone, requests, max_new_tokens=50, slots=2, hidden=hidden))
     assert [len(replies[0]), len(replies[1])] == [6, 13]
+    assert not keep or [len(hidden[0]), len(hidden[1])] == [16, 16]
 
 
 @pytest.mark.parametrize("prompt", [[], [3] * 16])
