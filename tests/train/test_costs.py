@@ -91,8 +91,12 @@ def test_median_and_quartiles(config, monkeypatch):
     log = Log(monkeypatch, lambda action, length: TICK * (1 + next(calls)))
     config = dataclasses.replace(config, contexts=(8,), repeats=5)
     table = measure_costs(config, log.clock)
+    # Of steps with one tree in a row, the first is not timed.
+    rows = itertools.groupby(enumerate(log.steps), lambda item: item[1][:2])
+    timed = [(action, i) for (_, action), row in rows for i, _ in list(row)[1:]]
     for k in range(len(TREES)):
-        own = [4 * TICK * (1 + i) for i, (_, action, _) in enumerate(log.steps) if action == k]
+        own = [4 * TICK * (1 + i) for action, i in timed if action == k]
+        assert len(own) == 5
         lower, median, upper = np.sort(own)[1:4]
         np.testing.assert_allclose(
             [table.lower[k], table.seconds[k], table.upper[k]], [[lower], [median], [upper]]
@@ -103,17 +107,18 @@ def test_trees_and_contexts_take_turns_and_texts_begin_again(config, monkeypatch
     monkeypatch.setattr("train.costs._DRIFT", 6)
     log = Log(monkeypatch)
     measure_costs(config, log.clock)
-    assert len(log.steps) == 12 * len(TREES) * 3
-    rounds = [log.steps[i : i + len(TREES)] for i in range(0, len(log.steps), len(TREES))]
-    assert all(sorted(action for _, action, _ in turn) == [0, 1, 2, 3] for turn in rounds)
-    assert len({tuple(action for _, action, _ in turn) for turn in rounds}) > 4
-    # 12 rounds are visits of 5, 5 and 2, each to every context and with a passage of its own.
-    visits = [
-        (prompt_id, len([*turn])) for prompt_id, turn in itertools.groupby(turn[0][0] for turn in rounds)
+    # 12 repeats: four visits to each context, each with its own passage and 1 + 3 steps of every tree.
+    rows = [
+        (prompt_id, action, len([*row]))
+        for (prompt_id, action), row in itertools.groupby(log.steps, lambda step: step[:2])
     ]
-    assert [count for _, count in visits] == [5, 5, 5, 5, 5, 5, 2, 2, 2]
-    for i in range(3):
-        own = sorted(prompt_id for prompt_id, _ in visits[3 * i : 3 * i + 3])
+    assert [count for _, _, count in rows] == [4] * (4 * 3 * len(TREES))
+    visits = [rows[i : i + len(TREES)] for i in range(0, len(rows), len(TREES))]
+    assert all(len({prompt_id for prompt_id, _, _ in visit}) == 1 for visit in visits)
+    assert all(sorted(action for _, action, _ in visit) == [0, 1, 2, 3] for visit in visits)
+    assert len({tuple(action for _, action, _ in visit) for visit in visits}) > 4
+    for i in range(4):
+        own = sorted(visit[0][0] for visit in visits[3 * i : 3 * i + 3])
         assert own == sorted(f"{n}-{i}" for n in config.contexts)
     for prompt_id, _, length in log.steps:
         assert 0 <= length - int(prompt_id.split("-")[0]) <= 6
