@@ -29,8 +29,8 @@ from entmtp_env.trees import TopologyBank, load_bank
 _DRIFT = 32
 """Tokens by which a text may grow beyond its context length before it begins again."""
 _IN_A_ROW = 3
-"""Timed steps of a tree in a row, behind one that is not: a schedule stays with a tree for a while, and a step
-behind one of another shape takes a few percent longer."""
+"""Timed steps of a tree in a row, behind one that is not: a schedule stays with a tree for a while, and a
+step behind one of another shape takes a few percent longer."""
 _LENGTHS = (64, *(256 << i for i in range(16)))
 
 
@@ -82,8 +82,8 @@ class Costs:
 def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter) -> CostTable:
     """Measure, print and write a cost table.
 
-    Context lengths and trees take turns in a fresh random order, again and again, so that drift of the machine
-    hits all alike.
+    Context lengths and trees take turns in a fresh random order, again and again, so that drift of the
+    machine hits all alike.
 
     Args:
         config: What to measure.
