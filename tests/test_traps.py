@@ -37,8 +37,8 @@ TRAPS = {
     ),
     "NumPy scalars in step returns": (LIVE, "test_types_bounds_and_keys_of_everything_returned"),
     "aliased observations": (
-        "tests.entmtp_env.test_features",
-        "test_observations_alias_neither_each_other_nor_the_signals",
+        "tests.entmtp_env.test_tracker",
+        "test_observations_are_fresh_arrays",
     ),
     "a model in the arguments of subprocesses": (
         LIVE,
