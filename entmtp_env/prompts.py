@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PROMPT_SETS: tuple[str, ...] = ("chat", "math", "stories", "humaneval")
 """Names that :func:`load_prompts` knows; the first three are part of this package."""
@@ -52,12 +55,16 @@ def load_prompts(spec: str) -> list[Prompt]:
         20
     """
     name, split = _parse(spec)
-    prompts = _load(name)
-    middle = (len(prompts) + 1) // 2
-    selected = {"": prompts, "calibration": prompts[:middle], "evaluation": prompts[middle:]}[split]
+    selected = half(_load(name), split)
     if not selected:
         raise ValueError(f"{spec!r} has no prompts, expected at least one: add lines to {name}")
-    return selected
+    return list(selected)
+
+
+def half(items: Sequence[T], split: str) -> Sequence[T]:
+    """The part that a split names, ``""`` being all; ``calibration`` takes the middle of an odd set."""
+    middle = (len(items) + 1) // 2
+    return {"": items, "calibration": items[:middle], "evaluation": items[middle:]}[split]
 
 
 def encode_prompt(tokenizer: Any, prompt: Prompt) -> list[int]:

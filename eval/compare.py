@@ -24,7 +24,8 @@ from eval.plot import comparison_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, PolicySummary, summarise
 from eval.table import LEGEND, comparison_table
-from policies import Episode, Predictor, SchedulingEnv, make_policy
+from policies import Episode, Predictor, SchedulingEnv
+from policies.registry import make_named_policy
 
 
 @dataclass(frozen=True)
@@ -162,12 +163,7 @@ class _Contest:
         stack.callback(env.close)
         unwrapped: Any = env.unwrapped
         specs = dict.fromkeys((REFERENCE, config.baseline, *config.policies))
-        policies = {}
-        for spec in specs:
-            try:
-                policies[spec] = make_policy(spec, env)
-            except ValueError as error:
-                raise ValueError(f"policy {spec!r}: {error}") from error
+        policies = {spec: make_named_policy(spec, env) for spec in specs}
         return cls(env, policies, draw_prompts(unwrapped.prompts, config.num_prompts, config.seed))
 
     def warm_up(self) -> None:

@@ -21,8 +21,9 @@ from entmtp_env.replay.vector_env import ReplayVectorEnv
 from eval.replay_table import HYDRA, LEGEND, ORACLE, ReplayedSet, ReplayRow, headroom_table, replay_table
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, summarise, throughput_ratio
-from policies.lockstep import Replayed, make_named_policy
+from policies.lockstep import Replayed
 from policies.lockstep import replay as replay_texts
+from policies.registry import make_named_policy
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ from eval.interleave import EvaluationError, Run, draw_prompts, interleave, warm
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE
 from policies import Episode, Predictor, SchedulingEnv
-from policies.lockstep import Script, make_named_policy
+from policies.lockstep import Script
 from policies.lockstep import replay as replay_texts
+from policies.registry import make_named_policy
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from entmtp_env.replay.vector_env import ReplayVectorEnv
-from policies.base import Memory, Predictor, SchedulingEnv
-from policies.registry import make_policy
+from policies.base import Memory, Predictor
 from policies.rollout import Episode, StepRecord
 
 _PER_STEP = ("tree", "accept_length", "tokens", "seconds", "draft_seconds", "verify_seconds")
@@ -70,15 +69,6 @@ def replay(envs: ReplayVectorEnv, policy: Predictor, prompt_ids: Sequence[str]) 
         for i, prompt_id in enumerate(prompt_ids)
     )
     return Replayed(episodes, seconds / decisions)
-
-
-def make_named_policy(spec: str, env: SchedulingEnv | ReplayVectorEnv) -> Predictor:
-    """Build a policy as :func:`policies.make_policy` does; the message of a wrong one names the spec."""
-    try:
-        # Policies read the bank and the feature names, and a vector environment has both.
-        return make_policy(spec, cast(SchedulingEnv, env))
-    except ValueError as error:
-        raise ValueError(f"policy {spec!r}: {error}") from error
 
 
 class Script:

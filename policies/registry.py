@@ -9,7 +9,9 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
+
+from gymnasium.vector import VectorEnv
 
 from entmtp_env.spec import parse_spec
 from policies.base import Predictor, SchedulingEnv
@@ -84,6 +86,15 @@ def make_policy(spec: str, env: SchedulingEnv) -> Predictor:
             "policies.SchedulerPolicy and write act, or add that method"
         )
     return policy
+
+
+def make_named_policy(spec: str, env: SchedulingEnv | VectorEnv[Any, Any, Any]) -> Predictor:
+    """Build a policy as :func:`make_policy` does; the message of a wrong one names the spec."""
+    try:
+        # Policies read the bank and the feature names, and a vector environment has both.
+        return make_policy(spec, cast(SchedulingEnv, env))
+    except ValueError as error:
+        raise ValueError(f"policy {spec!r}: {error}") from error
 
 
 def _read_file(name: str, factory: Any, file_name: str, env: SchedulingEnv) -> dict[str, Any]:

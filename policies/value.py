@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.costs import check_probe, load_costs
 from policies.base import Memory, SchedulingEnv
 from policies.network import Network
 from policies.network_policy import NetworkPolicy
@@ -91,9 +91,5 @@ class Value(NetworkPolicy):
     def _price(self, costs: str, probe: str) -> npt.NDArray[np.float64]:
         """Seconds by tree and committed tokens, ``(K, capacity + 1)``."""
         prices = load_costs(costs)
-        if prices.probe not in (None, probe):
-            raise ValueError(
-                f"the costs {prices.name!r} were measured with probe={prices.probe!r}, not {probe!r}; "
-                f"measure them with 'python -m train costs --probe {probe}'"
-            )
+        check_probe(prices, probe)
         return prices.at(self.bank, np.arange(self._capacity + 1)).seconds

@@ -16,6 +16,7 @@ from typing import Any
 from entmtp_env.decoding.acceptance import GreedyRule, SampleRule
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.batch import Request, generate_batch
+from entmtp_env.decoding.noise import noise_seed
 from entmtp_env.decoding.precision import choose_device, choose_dtype
 from entmtp_env.files import write_text_atomically
 from entmtp_env.models import PretrainedModel, load_pretrained
@@ -149,15 +150,17 @@ def plan_jobs(config: Distill, prompts: Sequence[tuple[TrainingPrompt, Sequence[
         prompts: Prompts with their token ids.
     """
     return [
-        Job(text_id, prompt.set_name, tuple(tokens), config.temperature(i + j), _seed(config.seed, text_id))
+        Job(
+            text_id,
+            prompt.set_name,
+            tuple(tokens),
+            config.temperature(i + j),
+            noise_seed(f"{config.seed} {text_id}"),
+        )
         for i, (prompt, tokens) in enumerate(prompts)
         for j in range(config.texts_per_prompt)
         for text_id in [f"{prompt.set_name}/{prompt.prompt.prompt_id}#{j}"]
     ]
-
-
-def _seed(seed: int, text_id: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {text_id}".encode()).digest()[:8], "big")
 
 
 def _settings(

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
+
+
+def noise_seed(name: str) -> int:
+    """Key of the noise of a text, from what tells it from all others; 0 <= key < 2**64."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def gumbel_noise(seed: int, position: int, size: int) -> npt.NDArray[np.float32]:

@@ -15,7 +15,7 @@ from entmtp_env.replay.cost_table import CostTable, StepCosts
 from entmtp_env.spec import parse_spec
 from entmtp_env.trees import TopologyBank
 
-__all__ = ["AnalyticCosts", "CostTable", "Costs", "StepCosts", "load_costs", "shipped_costs"]
+__all__ = ["AnalyticCosts", "CostTable", "Costs", "StepCosts", "check_probe", "load_costs", "shipped_costs"]
 
 _DEFAULT_MODEL = "smollm2"
 
@@ -45,6 +45,19 @@ class Costs(Protocol):
             ValueError: When a tree has no price.
         """
         ...
+
+
+def check_probe(costs: Costs, probe: str) -> None:
+    """Check that the time of a probe is in the seconds of a step.
+
+    Raises:
+        ValueError: When they were measured with another one.
+    """
+    if costs.probe not in (None, probe):
+        raise ValueError(
+            f"the costs {costs.name!r} were measured with probe={costs.probe!r}, not {probe!r}; measure them "
+            f"with 'python -m train costs --probe {probe}'"
+        )
 
 
 def shipped_costs() -> dict[str, Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from entmtp_env.decoding.acceptance import AcceptanceRule, make_acceptance
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.batch import Request
+from entmtp_env.decoding.noise import noise_seed
 from entmtp_env.decoding.ranks import token_ranks
 from entmtp_env.decoding.teacher_forcing import like_lengths, root_states
 from entmtp_env.engine import Engine
@@ -60,8 +60,7 @@ def text_seed(seed: int, prompt_id: str, prompt: Sequence[int]) -> int:
         prompt_id: The prompt.
         prompt: Its token ids; they count, so that a recording tells another prompt of the same name.
     """
-    digest = hashlib.sha256(f"{seed} {prompt_id} {list(prompt)}".encode()).digest()
-    return int.from_bytes(digest[:8], "big")
+    return noise_seed(f"{seed} {prompt_id} {list(prompt)}")
 
 
 def recordable_rule(acceptance: str, approximate: bool = False) -> AcceptanceRule:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from entmtp_env.prompts import SPLITS
+from entmtp_env.prompts import SPLITS, half
 from entmtp_env.replay.recording import Recording
 
 
@@ -47,11 +47,9 @@ def _load(spec: str) -> Recording:
             "'python -m train record'"
         )
     recording = Recording.load(path)
-    count = len(recording.texts)
-    middle = (count + 1) // 2
-    if split:
-        chosen = range(middle) if split == "calibration" else range(middle, count)
-        if not chosen:
-            raise ValueError(f"{spec!r} has no texts: the recording has only {count}")
-        recording = recording.select(chosen)
-    return recording
+    if not split:
+        return recording
+    chosen = half(range(len(recording.texts)), split)
+    if not chosen:
+        raise ValueError(f"{spec!r} has no texts: the recording has only {len(recording.texts)}")
+    return recording.select(chosen)

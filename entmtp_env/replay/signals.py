@@ -37,6 +37,7 @@ class SignalTable:
         self._known = [tree.greedy_depth for tree in bank]
         self._probe_known = {"none": 0, "chain": depth, "union": bank.union.greedy_depth}[probe]
         self._drafts = [len(tree) > 0 for tree in bank]
+        self._all_known, self._all_drafts = np.array(self._known), np.array(self._drafts)
         parts = [
             recording.base_top1[:, None],
             recording.base_entropy[:, None],
@@ -111,8 +112,8 @@ class SignalTable:
     ) -> Signals:
         """Arrays ``(n,)``, at the decisions behind steps; arguments as in :meth:`after`, each ``(n,)``."""
         now, last = self.values.take(rows, axis=0), self.values.take(before, axis=0)
-        right = np.where(np.array(self._drafts)[actions], last[:, _HEADS - 1], np.float32(np.nan))
-        known = np.array(self._known)[actions]
+        right = np.where(self._all_drafts[actions], last[:, _HEADS - 1], np.float32(np.nan))
+        known = self._all_known[actions]
         if self._probed:
             known = np.where(ended, known, self._probe_known)
             last = np.where(ended[:, None], last, now)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entmtp_env.features import Probe
-from entmtp_env.replay.costs import Costs, StepCosts
+from entmtp_env.replay.costs import Costs, StepCosts, check_probe
 from entmtp_env.replay.recording import Recording
 from entmtp_env.trees import TopologyBank
 from entmtp_env.trees.walk import accept_lengths
@@ -80,11 +80,7 @@ class ReplayTables:
                     f"prompt {text.prompt_id!r} of {text.prompt_tokens} tokens and a tree of "
                     f"{bank.max_nodes} nodes do not fit into {capacity} KV rows; raise the capacity"
                 )
-        if costs.probe not in (None, probe):
-            raise ValueError(
-                f"the costs {costs.name!r} were measured with probe={costs.probe!r}, not {probe!r}; measure "
-                f"them with 'python -m train costs --probe {probe}'"
-            )
+        check_probe(costs, probe)
         return cls(recording, bank, wanted, capacity, costs.at(bank, np.arange(capacity + 1)))
 
     @cached_property

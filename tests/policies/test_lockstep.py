@@ -7,7 +7,8 @@ import pytest
 from entmtp_env.replay.oracle import solve
 from entmtp_env.replay.vector_env import ReplayVectorEnv
 from policies import make_policy, run_episode
-from policies.lockstep import Script, make_named_policy, replay
+from policies.lockstep import Script, replay
+from policies.registry import make_named_policy
 from tests.recordings import random_recording
 
 COSTS = "analytic:base=0.02,node=0.0005,depth=0.001,context=0.0001"
