@@ -5,6 +5,7 @@ from __future__ import annotations
 import tyro
 
 from benchmarks.exactness import Exactness, measure_exactness
+from benchmarks.gpu import Gpu, measure_gpu
 from benchmarks.replay import Replay, measure_replay
 
 
@@ -16,6 +17,11 @@ def main() -> None:
     def exactness(config: tyro.conf.OmitArgPrefixes[Exactness]) -> None:
         """Texts of tree decoding against autoregressive ones, in float32 and bfloat16."""
         measure_exactness(config)
+
+    @app.command(name="gpu")
+    def gpu(config: tyro.conf.OmitArgPrefixes[Gpu]) -> None:
+        """Decode steps on a CUDA device against the time that reading the weights takes; needs no files."""
+        measure_gpu(config)
 
     @app.command(name="replay")
     def replay(config: tyro.conf.OmitArgPrefixes[Replay]) -> None:

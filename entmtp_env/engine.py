@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from entmtp_env.decoding.backbone import Backbone
-from entmtp_env.decoding.checkpoint import heads_fingerprint, load_heads, read_manifest
+from entmtp_env.decoding.checkpoint import heads_fingerprint, read_manifest
 from entmtp_env.decoding.heads import DraftHeads, HeadArch
 from entmtp_env.decoding.precision import choose_device, choose_dtype
+from entmtp_env.hub import find_heads, from_pretrained, is_repository
 from entmtp_env.models import PretrainedModel, load_pretrained
 from entmtp_env.prompts import Prompt, encode_prompt
 
@@ -59,8 +60,8 @@ def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str
 
     Args:
         model: A known model name, a path, or a Hugging Face repository.
-        heads: ``"auto"`` for those that ship with the package, another architecture of ``SHIPPED_HEADS``, or
-            a ``.safetensors`` file.
+        heads: ``"auto"`` for those that ship with the package, another architecture of ``SHIPPED_HEADS``, a
+            ``.safetensors`` file, or a folder or Hugging Face repository (``docs/CHECKPOINTS.md``).
         dtype: ``"auto"`` (what the device runs fastest), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
@@ -80,9 +81,9 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
     if (model, dtype, device) not in _bases:
         _bases[model, dtype, device] = _load_base(model, dtype, device)
     pretrained, backbone, lock = _bases[model, dtype, device]
-    draft_heads = load_heads(path)
+    draft_heads = from_pretrained(str(path), backbone)
     fingerprint = heads_fingerprint(draft_heads)
-    trained_for = read_manifest(path).get("model_fingerprint")
+    trained_for = read_manifest(path).get("model_fingerprint") if path.is_file() else None
     if trained_for not in (None, pretrained.fingerprint):
         warnings.warn(
             f"the draft heads {path.name} were trained for other weights than those of {model!r}; "
@@ -94,7 +95,7 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
     manifest = {
         "model": model,
         "model_fingerprint": pretrained.fingerprint,
-        "heads": path.name,
+        "heads": heads if is_repository(heads) else path.name,
         "heads_arch": draft_heads.config.arch,
         "heads_fingerprint": fingerprint,
         "dtype": str(backbone.dtype).removeprefix("torch."),
@@ -113,10 +114,10 @@ def _load_base(model: str, dtype: str, device: str) -> tuple[PretrainedModel, Ba
 
 
 def heads_path(model: str, heads: str) -> Path:
-    """The checkpoint meant by ``heads``.
+    """The checkpoint meant by ``heads``: a file of ours, or a folder of released ones.
 
     Raises:
-        FileNotFoundError: When none ships for the model, or the file does not exist.
+        FileNotFoundError: When none ships for the model, or there is no such file, folder or repository.
     """
     shipped = SHIPPED_HEADS.get(model, ())
     if heads == "auto" and not shipped:
@@ -127,9 +128,9 @@ def heads_path(model: str, heads: str) -> Path:
     arch = shipped[0] if heads == "auto" else heads
     if arch in shipped:
         return Path(str(resources.files("entmtp_env") / "data" / "heads" / f"{model}-{arch}.safetensors"))
-    if not Path(heads).is_file():
-        raise FileNotFoundError(
-            f"no draft heads at {heads}; train them with: python -m train heads --help"
-            + (f", or use those that ship: {', '.join(shipped)}" if shipped else "")
-        )
-    return Path(heads)
+    try:
+        return find_heads(heads)
+    except FileNotFoundError as error:
+        if not shipped:
+            raise
+        raise FileNotFoundError(f"{error}, or use those that ship: {', '.join(shipped)}") from error

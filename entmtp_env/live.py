@@ -17,6 +17,7 @@ from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.decoding.decoder import Step, TreeDecoder
 from entmtp_env.engine import Engine, get_engine
 from entmtp_env.features import FeatureSet, Probe, root_shape
+from entmtp_env.model_errors import named_errors
 from entmtp_env.prompt_queue import PromptQueue
 from entmtp_env.prompts import Prompt, load_prompts
 from entmtp_env.render import render_ansi
@@ -32,7 +33,8 @@ class LiveEnv(gymnasium.Env[Observation, int]):
 
     The observation is a float32 vector of named features (:mod:`entmtp_env.features`), the action the index
     of a tree of the bank, the reward one of :mod:`entmtp_env.rewards`. A step drafts and verifies the tree
-    and commits what was accepted. EOS terminates an episode; the token cap or a full KV cache truncates it.
+    and commits what was accepted. EOS terminates an episode; the token cap, a full KV cache or a device out
+    of memory truncates it.
 
     Arguments are names, paths and numbers only; the model is loaded at the first reset, once per process.
 
@@ -184,9 +186,12 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             options: ``{"prompt_id": …}`` picks the prompt.
 
         Raises:
-            ValueError: When the prompt id or an option is unknown, or the prompt is too long.
+            ValueError: When the prompt id or an option is unknown, or the prompt is empty or too long.
+            MemoryError: When the device has too little memory for it; a later reset may work.
+            FloatingPointError: When the logits behind it are not finite.
         """
         super().reset(seed=seed)
+        self._running = False
         if seed is not None:
             self._queue.clear()
         index, sampling_seed = self._queue.draw(self.np_random, options)
@@ -195,14 +200,12 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         self._history: list[Step] = []
         with self.engine.lock:
             tokens = self.engine.encode(prompt)
-            try:
+            with named_errors(f"prompt {prompt.prompt_id!r}"):
                 self._prefill_seconds = self.decoder.start(
                     tokens, self._rule, max_new_tokens=self.max_new_tokens, seed=sampling_seed
                 )
-            except ValueError as error:
-                raise ValueError(f"prompt {prompt.prompt_id!r}: {error}") from error
-            self._probe()
-            self._tracker.reset(self._signals(0, None))
+                self._probe()
+                self._tracker.reset(self._signals(0, None))
         self._running = True
         return self._tracker.observe(), self._info("", None, 0.0, "")
 
@@ -212,39 +215,40 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         Raises:
             ResetNeeded: When the text has ended.
             ValueError: When there is no such tree.
+            FloatingPointError: When the model's logits are not finite; the text has ended.
         """
         if not self._running:
             raise ResetNeeded("the text has ended or none was begun: call reset() before step()")
         action = int(action)
         if not 0 <= action < len(self.bank):
             raise ValueError(f"action {action} is outside 0..{len(self.bank) - 1}, the trees of the bank")
-        tree = self.bank[action]
+        tree, step, self._running = self.bank[action], None, False
+        where = f"prompt {self.place[0]!r}, step {len(self._history) + 1}, tree {tree.name!r}"
         with self.engine.lock:
             begin = self.clock()
             try:
-                step = self.decoder.step(tree)
-            except RuntimeError as error:
-                return self._fail(tree, error, self.clock() - begin)
-            reason = step.finish_reason
-            if not reason:
-                # Its time counts in the step that uses it.
-                self._probe()
-            ready = self.clock()
-            self._tracker.step(self._signals(action, step))
-            seconds = step.seconds + (self.clock() - ready)
-        reward = self._reward(len(step.tokens), seconds, self._total_tokens, self._total_seconds)
-        self._total_tokens += len(step.tokens)
+                with named_errors(where):
+                    step = self.decoder.step(tree)
+                    reason, seconds = step.finish_reason, step.seconds
+                    if not reason:
+                        # Its time counts in the step that uses it.
+                        self._probe()
+                    ready = self.clock()
+                    self._tracker.step(self._signals(action, step))
+                    seconds += self.clock() - ready
+            except MemoryError as error:
+                reason = f"error: {error}"
+                seconds = self.clock() - begin if step is None else step.seconds
+        tokens = 0 if step is None else len(step.tokens)
+        reward = self._reward(tokens, seconds, self._total_tokens, self._total_seconds)
+        self._total_tokens += tokens
         self._total_seconds += seconds
-        self._history.append(step)
+        if step is not None:
+            self._history.append(step)
         self._running = not reason
         info = self._info(tree.name, step, seconds, reason)
-        return (
-            self._tracker.observe(),
-            float(reward),
-            reason == "eos",
-            reason in ("length", "context"),
-            info,
-        )
+        truncated = reason not in ("", "eos")
+        return self._tracker.observe(), float(reward), reason == "eos", truncated, info
 
     def render(self) -> str | None:  # type: ignore[override]
         """The text so far, coloured by accept length, with the last tree and the running throughput."""
@@ -292,15 +296,6 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         if self.decoder.finish_reason:
             return [0.0] * len(self.bank)
         return (self._members @ self.decoder.probe_values().double().cpu().numpy()).tolist()
-
-    def _fail(
-        self, tree: DraftTree, error: RuntimeError, seconds: float
-    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """End the episode after a failed step, such as a device out of memory."""
-        self._running = False
-        self._total_seconds += seconds
-        info = self._info(tree.name, None, seconds, f"error: {error}")
-        return self._tracker.observe(), 0.0, False, True, info
 
     def _info(self, tree: str, step: Step | None, seconds: float, reason: str) -> dict[str, Any]:
         assert self._prompt is not None

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import pickle
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ import torch
 from rich.console import Console
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+
+from entmtp_env.chat_templates import known_chat_template
 
 _GGUF_CACHE_FORMAT = 1
 
@@ -85,7 +88,7 @@ def load_pretrained(name: str) -> PretrainedModel:
 
     Raises:
         FileNotFoundError: When it is not to be had; the message has the command that fetches it.
-        ValueError: When it is a file or folder here that transformers cannot load.
+        ValueError: When transformers cannot load it, weights are missing, or they are quantised.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -94,14 +97,26 @@ def load_pretrained(name: str) -> PretrainedModel:
         source = _converted(source)
     try:
         with _no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(source, dtype="auto", trust_remote_code=False).eval()
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                source, dtype="auto", trust_remote_code=False, output_loading_info=True
+            )
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, SafetensorError) as error:
-        if isinstance(source, Path):
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError, pickle.UnpicklingError) as error:
+        if isinstance(source, Path) or not isinstance(error, OSError):
             raise ValueError(
                 f"transformers cannot load a causal LM and tokenizer from {source}: {error}"
             ) from error
         raise FileNotFoundError(_missing(name, error)) from error
+    if loading["missing_keys"]:
+        missing = ", ".join(sorted(loading["missing_keys"]))
+        raise ValueError(f"the model {name!r} lacks the weights {missing}; fetch it again")
+    if getattr(model, "is_quantized", False):
+        raise ValueError(
+            f"the weights of {name!r} are quantised, which is not supported; use the model that they were "
+            "made from"
+        )
+    model.eval()
+    tokenizer.chat_template = tokenizer.chat_template or known_chat_template(name)
     eos = model.generation_config.eos_token_id if model.generation_config else None
     eos = tokenizer.eos_token_id if eos is None else eos
     ids = frozenset([eos] if isinstance(eos, int) else eos or ())

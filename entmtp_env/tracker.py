@@ -22,8 +22,8 @@ from entmtp_env.features import ACCEPT_WINDOWS, ENTROPY_WINDOWS, FeatureSet
 Value = Any
 """A float, or an array with one entry per environment."""
 
-_ENTROPY_ALPHAS = [2.0 / (window + 1) for window in ENTROPY_WINDOWS]
-_ACCEPT_ALPHAS = [2.0 / (window + 1) for window in ACCEPT_WINDOWS]
+_ENTROPY_ALPHAS = [(index, 2.0 / (window + 1)) for index, window in enumerate(ENTROPY_WINDOWS)]
+_FAST, _SLOW = (2.0 / (window + 1) for window in ACCEPT_WINDOWS)
 _RECENT = 8
 
 
@@ -136,44 +136,68 @@ class FeatureTracker:
 
 @dataclass(frozen=True)
 class _Ops:
-    """The few operations that floats and arrays do not share; the last three take lists of values.
+    """The few operations that floats and arrays do not share.
 
     Attributes:
         constant: A number in the form of the value beside it.
         minimum: The lesser of two values.
-        least: The least value.
-        greatest: The greatest value.
-        select: The first list where the condition holds, else the second.
-        known: The first list where it is known, else the second: behind its end, or where an array has NaN.
+        extremes: The least and the greatest of the first so many of the values; the others are 0.
+        push: Put a value before the first of a full deque, where it is not NaN.
+        update: Overwrite a list by another where that is known: up to its end, and where no array has NaN.
     """
 
     constant: Callable[[float, Value], Value]
     minimum: Callable[[Value, Value], Value]
-    least: Callable[[Iterable[Value]], Value]
-    greatest: Callable[[Iterable[Value]], Value]
-    select: Callable[[Value, list[Value], list[Value]], list[Value]]
-    known: Callable[[Sequence[Value], list[Value]], list[Value]]
+    extremes: Callable[[Iterable[Value], Value], tuple[Value, Value]]
+    push: Callable[[deque[Value], Value], None]
+    update: Callable[[list[Value], Sequence[Value]], None]
 
     def __reduce__(self) -> str:
         """Pickle the name of the constant: lambdas have none."""
         return "_FLOATS" if self is _FLOATS else "_ARRAYS"
 
 
+def _extremes_of_floats(values: Iterable[float], count: int) -> tuple[float, float]:
+    ordered = sorted(values)
+    return ordered[-count], ordered[-1]
+
+
+def _extremes_of_arrays(values: Iterable[Value], counts: Value) -> tuple[Value, Value]:
+    filled_or_1 = [value + (index >= counts) for index, value in enumerate(values)]
+    return reduce(np.minimum, filled_or_1), reduce(np.maximum, values)
+
+
+def _push_float(values: deque[float], new: float) -> None:
+    if new == new:
+        values.appendleft(new)
+
+
+def _push_array(values: deque[Value], new: Value) -> None:
+    known = new == new
+    values.extend([np.where(known, a, b) for a, b in zip([new, *values], values, strict=False)])
+
+
+def _update_floats(values: list[float], new: Sequence[float]) -> None:
+    values[: len(new)] = new
+
+
+def _update_arrays(values: list[Value], new: Sequence[Value]) -> None:
+    values[:] = [np.where(b == b, b, a) for a, b in zip(values, new, strict=True)]
+
+
 _FLOATS = _Ops(
     constant=lambda value, like: value,
     minimum=min,
-    least=min,
-    greatest=max,
-    select=lambda condition, yes, no: yes if condition else no,
-    known=lambda new, old: [*new, *old[len(new) :]],
+    extremes=_extremes_of_floats,
+    push=_push_float,
+    update=_update_floats,
 )
 _ARRAYS = _Ops(
     constant=lambda value, like: np.full_like(like, value),
     minimum=np.minimum,
-    least=lambda values: reduce(np.minimum, values),
-    greatest=lambda values: reduce(np.maximum, values),
-    select=lambda condition, yes, no: [np.where(condition, a, b) for a, b in zip(yes, no, strict=True)],
-    known=lambda new, old: [np.where(a != a, b, a) for a, b in zip(new, old, strict=True)],
+    extremes=_extremes_of_arrays,
+    push=_push_array,
+    update=_update_arrays,
 )
 
 
@@ -190,6 +214,7 @@ class _Group(ABC):
 
     def __init__(self, features: FeatureSet, ops: _Ops) -> None:
         self.ops, self.depth, self.num_trees = ops, features.depth, features.num_trees
+        self.divisor = features.depth or 1
 
     @abstractmethod
     def reset(self, s: Signals) -> None:
@@ -220,68 +245,66 @@ class _Entropy(_Group):
         self.now = [s.base_entropy] * len(_ENTROPY_ALPHAS)
 
     def step(self, s: Signals) -> None:
-        new = s.base_entropy
-        averages = zip(self.now, _ENTROPY_ALPHAS)  # noqa: B905 - strict takes a fifth more
-        self.now = [average + alpha * (new - average) for average, alpha in averages]
+        new, averages = s.base_entropy, self.now
+        for index, alpha in _ENTROPY_ALPHAS:
+            averages[index] = averages[index] + alpha * (new - averages[index])
 
 
 class _Heads(_Group):
     memory = ("now", "confidence", "entropy")
 
     def reset(self, s: Signals) -> None:
-        one, zero = (self.ops.constant(value, s.base_top1) for value in (1.0, 0.0))
-        self.confidence, self.entropy = [one] * self.depth, [zero] * self.depth
+        one, self.zero = (self.ops.constant(value, s.base_top1) for value in (1.0, 0.0))
+        self.confidence, self.entropy = [one] * self.depth, [self.zero] * self.depth
         self.step(s)
 
     def step(self, s: Signals) -> None:
-        p0, known = s.base_top1, self.ops.known
-        self.confidence = known(s.head_top1, self.confidence)
-        self.entropy = known(s.head_entropy, self.entropy)
+        p0, confidences, update = s.base_top1, self.confidence, self.ops.update
+        update(confidences, s.head_top1)
+        update(self.entropy, s.head_entropy)
         paths: list[Value] = []
         survive: Value = 1.0
-        expected = self.ops.constant(0.0, p0)
-        for confidence in self.confidence:
+        expected = self.zero
+        for confidence in confidences:
             survive = survive * confidence
             expected = expected + survive
             paths.append(p0 * survive)
         # The published max(p_0, g_1 ... g_D); every p_i <= 1, so it is always p_0.
         best, deep = p0, paths[-1] if paths else p0
-        self.now = [*paths, *self.entropy, best, deep, expected / (self.depth or 1)]
+        self.now = [*paths, *self.entropy, best, deep, expected / self.divisor]
 
 
 class _Acceptance(_Group):
-    memory = ("now", "accepts", "accepts_or_1", "agreements", "counts")
+    memory = ("now", "accepts", "agreements", "counts")
 
     def reset(self, s: Signals) -> None:
-        one, zero = (self.ops.constant(value, s.base_top1) for value in (1.0, 0.0))
-        # Newest first. What is not filled yet is out of the way of a sum and a maximum, or of a minimum.
-        self.accepts = deque([zero] * _RECENT, _RECENT)
-        self.accepts_or_1 = deque([one] * _RECENT, _RECENT)
-        self.agreements = [zero] * _RECENT
+        zero = self.ops.constant(0, s.base_top1)
+        # Newest first; what is not filled yet is 0.
+        self.accepts, self.agreements = (deque([zero] * _RECENT, _RECENT) for _ in range(2))
         # How many of the accepts and of the agreements are filled.
         self.counts = [zero, zero]
         self.now = [zero] * 7
 
     def step(self, s: Signals) -> None:
-        ops, (steps, drafts), (fast, slow) = self.ops, self.counts, self.now[1:3]
-        accept = ops.minimum(s.accept_length / (self.depth or 1), 1.0)
-        # The average of one value is that value.
-        fast, slow = ops.select(steps == 0, [accept, accept], [fast, slow])
-        self.accepts.appendleft(accept)
-        self.accepts_or_1.appendleft(accept)
-        right, agreements = s.first_draft_right, self.agreements
-        drafted = right == right
-        agreements = self.agreements = ops.select(drafted, [right, *agreements[:-1]], agreements)
+        ops, (steps, drafts), now = self.ops, self.counts, self.now
+        accepts, agreements, right = self.accepts, self.agreements, s.first_draft_right
+        accept = ops.minimum(s.accept_length / self.divisor, 1.0)
+        # The average of one value is that value; before it, it is 0.
+        first = accept * (steps == 0)
+        fast, slow = now[1] + first, now[2] + first
+        accepts.appendleft(accept)
+        ops.push(agreements, right)
         steps = steps + (steps < _RECENT)
-        drafts = drafts + (drafted & (drafts < _RECENT))
+        drafts = drafts + ((right == right) & (drafts < _RECENT))
         self.counts = [steps, drafts]
+        least, greatest = ops.extremes(accepts, steps)
         self.now = [
             accept,
-            fast + _ACCEPT_ALPHAS[0] * (accept - fast),
-            slow + _ACCEPT_ALPHAS[1] * (accept - slow),
-            sum(self.accepts) / steps,
-            ops.least(self.accepts_or_1),
-            ops.greatest(self.accepts),
+            fast + _FAST * (accept - fast),
+            slow + _SLOW * (accept - slow),
+            sum(accepts) / steps,
+            least,
+            greatest,
             sum(agreements) / (drafts + (drafts == 0)),
         ]
 

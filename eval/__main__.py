@@ -11,14 +11,24 @@ import tyro
 from eval.compare import Compare, compare
 from eval.heads import Heads, evaluate_heads
 from eval.interleave import EvaluationError
+from eval.paper import Paper, paper
+from eval.regimes import Regimes, regimes
 from eval.replay import Replay, replay
+from eval.report import Report, report
+from eval.trace import Trace, trace
 from eval.validate import Validate, validate
+from eval.validate_results import ValidateResults, validate_results
 
-_COMMANDS: dict[type[Any], Callable[[Any], object]] = {
-    Compare: compare,
-    Heads: evaluate_heads,
-    Replay: replay,
-    Validate: validate,
+_COMMANDS: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
+    "compare": (Compare, compare),
+    "paper": (Paper, paper),
+    "report": (Report, report),
+    "trace": (Trace, trace),
+    "validate": (ValidateResults, validate_results),
+    "regimes": (Regimes, regimes),
+    "replay": (Replay, replay),
+    "gap": (Validate, validate),
+    "heads": (Heads, evaluate_heads),
 }
 
 
@@ -26,15 +36,18 @@ def main() -> None:
     """Parse the command line and run; a mistake of the user is one line on standard error and exit code 2."""
     try:
         config = tyro.extras.subcommand_cli_from_dict(
-            {kind.__name__.lower(): kind for kind in _COMMANDS},
+            {name: kind for name, (kind, _) in _COMMANDS.items()},
             prog="python -m eval",
             description="Evaluate schedulers, draft heads and replays of tree-based speculative decoding.",
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-        _COMMANDS[type(config)](config)
+        run = next(run for kind, run in _COMMANDS.values() if kind is type(config))
+        run(config)
     except (ValueError, FileNotFoundError, FileExistsError, EvaluationError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 from rich.console import Console
 
 from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.features import Probe
 from entmtp_env.figures import save_figure
-from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
-from eval.interleave import EvaluationError, draw_prompts, interleave, warm_up
+from eval.contest import Contest, Outcome, run_contests
+from eval.environment import make_live_env
+from eval.interleave import Entrant, EvaluationError, draw_prompts
 from eval.plot import comparison_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, PolicySummary, summarise
 from eval.table import LEGEND, comparison_table
-from policies import Episode, Predictor, SchedulingEnv
+from policies import SchedulingEnv
 from policies.registry import make_named_policy
 
 
@@ -34,7 +34,8 @@ class Compare:
 
     Prints a table per prompt set: tokens per second, ρ = speed-up over autoregressive decoding by the same
     engine, τ = tokens per step, and the ratio to a baseline, with paired bootstrap 95 % intervals over
-    prompts. Writes steps.jsonl, episodes.jsonl, summary.json, manifest.json and plot.png.
+    prompts. Writes steps.jsonl, episodes.jsonl, summary.json, manifest.json and plot.png. Ctrl-C stops it
+    with a table of the prompts that all policies have finished; --resume goes on from there.
 
     Example: python -m eval compare --prompts humaneval:evaluation math:evaluation --num-prompts 20
     --policies threshold:on=0.7 static:tree-8x4 mypkg.mymodule:MyPolicy
@@ -42,8 +43,9 @@ class Compare:
     Attributes:
         policies: Policies to compare: name, name:key=value,..., static:<tree>, name@file.json, or your own
             package.module:Class. Autoregressive decoding and the baseline are added when missing.
-        prompts: Prompt sets, each with its own results: chat, math, stories, humaneval or a .jsonl file, or
-            half of one, as in chat:evaluation and chat:calibration.
+        prompts: Prompt sets, each with its own results: chat, math, stories, humaneval, gsm8k, arc,
+            litbench, sharegpt, one of these four from a file as in gsm8k@test.parquet, or a .jsonl file;
+            or half of one, as in chat:evaluation and chat:calibration.
         num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
         baseline: The policy that the others are divided by.
         model: Base model: a known name, a folder or a Hugging Face repository.
@@ -58,8 +60,9 @@ class Compare:
         device: auto, cpu or cuda.
         seed: Seed of prompt choice, sampling, order and bootstrap.
         bootstrap_samples: Resamples behind an interval.
-        out: Result folder; by default runs/compare-<date>-<time>.
+        out: Result folder; by default runs/<command>-<date>-<time>.
         overwrite: Replace results that are in the folder already.
+        resume: Go on with the results in the folder, made with the same settings on the same machine.
         env_id: Gymnasium id; an environment of your own (module:Id) takes the same keyword arguments.
     """
 
@@ -89,6 +92,7 @@ class Compare:
     bootstrap_samples: int = 10_000
     out: Path | None = None
     overwrite: bool = False
+    resume: bool = False
     env_id: str = "EntMTP/Live-v0"
 
 
@@ -102,93 +106,80 @@ def compare(config: Compare) -> dict[str, list[PolicySummary]]:
         Summaries by prompt set.
 
     Raises:
-        ValueError: When a setting is out of range or unknown.
+        ValueError: When a setting is out of range or unknown, or not that of the run to resume.
         FileNotFoundError: When a model, checkpoint, bank, prompt file or policy file is missing.
         FileExistsError: When the result folder holds results already.
         EvaluationError: When an episode ends in an error, or a lossless rule in float32 gave different texts;
             in the latter case the results have been written.
+        KeyboardInterrupt: On Ctrl-C, after the tables of what was finished.
+    """
+    check_settings(config)
+    lossless = make_acceptance(config.acceptance).lossless
+    out = result_path(config, "compare")
+    with contextlib.ExitStack() as stack:
+        # Everything that a typing error can break comes before the first minute of decoding.
+        contests = {prompts: _prepare(config, prompts, stack) for prompts in dict.fromkeys(config.prompts)}
+        folder = ResultFolder(out, config.overwrite, config.resume)
+        manifest = folder.continued(describe_contests(config, contests))
+        for contest in contests.values():
+            contest.warm_up()
+        stack.enter_context(folder)
+        folder.write_json("manifest.json", manifest)
+        outcome = run_contests(contests, folder, config.seed)
+        summaries = {
+            prompts: summarise(episodes, config.baseline, config.bootstrap_samples, config.seed)
+            for prompts, episodes in outcome.sets.items()
+        }
+        first: Any = next(iter(contests.values())).env.unwrapped
+        if outcome.complete:
+            folder.write_json("summary.json", plain_summaries(config, summaries))
+            save_figure(out / "plot.png", comparison_figure(summaries, first.bank.names))
+        exact = lossless and "float32" in str(first.manifest["dtype"])
+    console = result_console()
+    for prompts, rows in summaries.items():
+        console.print(comparison_table(prompts, rows, config.baseline))
+    console.print(LEGEND, highlight=False, markup=False)
+    print_end(console, out, outcome)
+    if exact:
+        _check_texts(summaries, out)
+    return summaries
+
+
+def check_settings(config: Compare) -> None:
+    """Refuse numbers out of range and an empty list of prompt sets.
+
+    Raises:
+        ValueError: When there is such a setting.
     """
     for name, least in (("num_prompts", 0), ("max_new_tokens", 1), ("seed", 0), ("bootstrap_samples", 1)):
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)} must be at least {least}")
     if not config.prompts:
         raise ValueError("no prompt set: pass one or more to prompts, such as chat:evaluation")
-    lossless = make_acceptance(config.acceptance).lossless
-    out = config.out or Path("runs") / f"compare-{datetime.now():%Y%m%d-%H%M%S}"
-    with contextlib.ExitStack() as stack:
-        # Everything that a typing error can break comes before the first minute of decoding.
-        contests = {
-            prompts: _Contest.prepare(config, prompts, stack) for prompts in dict.fromkeys(config.prompts)
-        }
-        folder = ResultFolder(out, config.overwrite)
-        for contest in contests.values():
-            contest.warm_up()
-        stack.enter_context(folder)
-        folder.write_json("manifest.json", _manifest(config, contests))
-        summaries = _run(config, contests, folder)
-        folder.write_json("summary.json", _plain(config, summaries))
-        first: Any = next(iter(contests.values())).env.unwrapped
-        save_figure(out / "plot.png", comparison_figure(summaries, first.bank.names))
-        exact = lossless and "float32" in str(first.manifest["dtype"])
-    _print(summaries, config.baseline, out)
-    if exact:
-        _check_texts(summaries, out)
-    return summaries
 
 
-@dataclass(frozen=True)
-class _Contest:
-    """A prompt set, ready to run."""
+def result_path(config: Compare, command: str) -> Path:
+    """The result folder.
 
-    env: SchedulingEnv
-    policies: Mapping[str, Predictor]
-    seeds: Mapping[str, int]
-
-    @classmethod
-    def prepare(cls, config: Compare, prompts: str, stack: contextlib.ExitStack) -> _Contest:
-        env: SchedulingEnv = gymnasium.make(
-            config.env_id,
-            model=config.model,
-            heads=config.heads,
-            bank=config.bank,
-            prompts=prompts,
-            acceptance=config.acceptance,
-            max_new_tokens=config.max_new_tokens,
-            probe=config.probe,
-            features=config.features,
-            capacity=config.capacity,
-            dtype=config.dtype,
-            device=config.device,
-        )
-        stack.callback(env.close)
-        unwrapped: Any = env.unwrapped
-        specs = dict.fromkeys((REFERENCE, config.baseline, *config.policies))
-        policies = {spec: make_named_policy(spec, env) for spec in specs}
-        return cls(env, policies, draw_prompts(unwrapped.prompts, config.num_prompts, config.seed))
-
-    def warm_up(self) -> None:
-        warm_up(self.env, self.policies, next(iter(self.seeds)))
+    Raises:
+        ValueError: When a run is to be resumed and its folder is not named.
+    """
+    if config.resume and config.out is None:
+        raise ValueError("resume needs the folder of the run to go on with: pass it to out")
+    return config.out or Path("runs") / f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _run(
-    config: Compare, contests: Mapping[str, _Contest], folder: ResultFolder
-) -> dict[str, list[PolicySummary]]:
-    total = sum(len(contest.policies) * len(contest.seeds) for contest in contests.values())
-    summaries = {}
-    with progress_bar() as bar:
-        task = bar.add_task("episodes", total=total)
-        for prompts, contest in contests.items():
-            bar.update(task, description=prompts)
-            episodes: dict[str, list[Episode]] = {spec: [] for spec in contest.policies}
-            for run in interleave(contest.env, contest.policies, contest.seeds, config.seed):
-                episodes[run.policy].append(run.episode)
-                folder.add(prompts, run)
-                bar.advance(task)
-            summaries[prompts] = summarise(episodes, config.baseline, config.bootstrap_samples, config.seed)
-    return summaries
+def open_environment(
+    config: Compare, prompts: str, stack: contextlib.ExitStack, **changes: Any
+) -> SchedulingEnv:
+    """The environment of a prompt set, closed with the stack; ``changes`` replace settings."""
+    env = make_live_env(dataclasses.asdict(config) | changes, prompts, config.env_id)
+    stack.callback(env.close)
+    return env
 
 
-def _manifest(config: Compare, contests: Mapping[str, _Contest]) -> dict[str, Any]:
+def describe_contests(config: Compare, contests: Mapping[str, Contest]) -> dict[str, Any]:
+    """The manifest: machine, command, settings, and by prompt set the environment and the seeds."""
     environments = {}
     for prompts, contest in contests.items():
         unwrapped: Any = contest.env.unwrapped
@@ -201,17 +192,40 @@ def _manifest(config: Compare, contests: Mapping[str, _Contest]) -> dict[str, An
     }
 
 
-def _plain(config: Compare, summaries: Mapping[str, Sequence[PolicySummary]]) -> dict[str, Any]:
+def result_console() -> Console:
+    """Standard output, 100 columns wide where it is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else 100)
+
+
+def print_end(console: Console, out: Path, outcome: Outcome) -> None:
+    """Say where the results are, and how to go on when they are not complete.
+
+    Raises:
+        KeyboardInterrupt: When they are not.
+    """
+    console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
+    if not outcome.complete:
+        console.print(
+            f"stopped; to go on, run the same command with --resume --out {out}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+        raise KeyboardInterrupt
+
+
+def _prepare(config: Compare, prompts: str, stack: contextlib.ExitStack) -> Contest:
+    env = open_environment(config, prompts, stack)
+    unwrapped: Any = env.unwrapped
+    specs = dict.fromkeys((REFERENCE, config.baseline, *config.policies))
+    entrants = {spec: Entrant(env, make_named_policy(spec, env)) for spec in specs}
+    return Contest(entrants, draw_prompts(unwrapped.prompts, config.num_prompts, config.seed))
+
+
+def plain_summaries(config: Compare, summaries: Mapping[str, Sequence[PolicySummary]]) -> dict[str, Any]:
+    """The summaries as plain JSON values."""
     rows = {prompts: [dataclasses.asdict(row) for row in own] for prompts, own in summaries.items()}
     return {"reference": REFERENCE, "baseline": config.baseline, "sets": rows}
-
-
-def _print(summaries: Mapping[str, Sequence[PolicySummary]], baseline: str, out: Path) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    for prompts, rows in summaries.items():
-        console.print(comparison_table(prompts, rows, baseline))
-    console.print(LEGEND, highlight=False, markup=False)
-    console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _check_texts(summaries: Mapping[str, Sequence[PolicySummary]], out: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from entmtp_env.prompts import Prompt
-from policies import Episode, Predictor, SchedulingEnv, run_episode
+from eval.watch import StepDetail, watch_episode
+from policies import Episode, Predictor, SchedulingEnv
 
 
 class EvaluationError(RuntimeError):
@@ -21,14 +22,29 @@ class Run:
     """One episode of a comparison.
 
     Attributes:
-        policy: Spec of the policy.
+        policy: Name of the row: the spec of its policy.
         seed: Seed of the reset.
         episode: What happened.
+        details: What each step wrote and what the policy could see before it; empty when not watched.
     """
 
     policy: str
     seed: int
     episode: Episode
+    details: Sequence[StepDetail] = ()
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A row of a comparison.
+
+    Attributes:
+        env: The environment; rows may share one, or have models of their own.
+        policy: The policy that schedules it.
+    """
+
+    env: SchedulingEnv
+    policy: Predictor
 
 
 def draw_prompts(prompts: Sequence[Prompt], limit: int, seed: int) -> dict[str, int]:
@@ -59,13 +75,23 @@ def warm_up(env: SchedulingEnv, policies: Mapping[str, Predictor], prompt_id: st
 def interleave(
     env: SchedulingEnv, policies: Mapping[str, Predictor], seeds: Mapping[str, int], seed: int
 ) -> Iterator[Run]:
-    """Generate one text per prompt and policy, all policies on a prompt before the next one.
+    """:func:`interleave_entrants` for policies by spec that share an environment."""
+    return interleave_entrants({name: Entrant(env, own) for name, own in policies.items()}, seeds, seed)
+
+
+def interleave_entrants(
+    entrants: Mapping[str, Entrant],
+    seeds: Mapping[str, int],
+    seed: int,
+    done: Collection[tuple[str, str]] = (),
+) -> Iterator[Run]:
+    """Generate one text per prompt and row, all rows on a prompt before the next one.
 
     Args:
-        env: The environment.
-        policies: Policies by spec.
-        seeds: Seed by prompt id, the same for every policy.
-        seed: Seed of the order of the policies, shuffled anew for each prompt.
+        entrants: The rows by name, such as the policy's spec.
+        seeds: Seed by prompt id, the same for every row.
+        seed: Seed of the order of the rows, shuffled anew for each prompt.
+        done: Pairs of row and prompt id to leave out; the order of the others stays.
 
     Yields:
         The runs, as they finish.
@@ -74,13 +100,16 @@ def interleave(
         EvaluationError: When an episode ends in an error, or on another prompt than asked for.
         RuntimeError: When the policy or the environment raised; it names both and is chained to the cause.
     """
-    names = list(policies)
+    names = list(entrants)
     shuffle = np.random.default_rng(seed)
     for prompt_id, prompt_seed in seeds.items():
         for k in shuffle.permutation(len(names)):
             name = names[k]
+            if (name, prompt_id) in done:
+                continue
+            entrant = entrants[name]
             try:
-                episode = run_episode(env, policies[name], prompt_id, prompt_seed)
+                episode, details = watch_episode(entrant.env, entrant.policy, prompt_id, prompt_seed)
             except Exception as error:
                 raise RuntimeError(f"policy {name!r} failed on prompt {prompt_id!r}") from error
             if episode.finish_reason.startswith("error"):
@@ -94,4 +123,4 @@ def interleave(
                     f"asked for prompt {prompt_id!r}, the environment ran {episode.prompt_id!r} under "
                     f'{name!r}; its reset must obey options={{"prompt_id": ...}}'
                 )
-            yield Run(name, prompt_seed, episode)
+            yield Run(name, prompt_seed, episode, details)

@@ -9,9 +9,15 @@ from typing import IO, Any
 
 from entmtp_env.files import write_text_atomically
 from eval.interleave import Run
+from eval.resume import continued_manifest, keep_finished, stored_part
+from eval.stored import StoredRun
+from eval.watch import StepDetail
 
 FILES = ("manifest.json", "steps.jsonl", "episodes.jsonl", "summary.json", "plot.png")
 """What an evaluation leaves behind; the first three also when it is cut short."""
+
+REPORT = "report.html"
+"""The page that ``eval report`` makes of the others."""
 
 
 class ResultFolder:
@@ -23,27 +29,48 @@ class ResultFolder:
     Args:
         path: The folder; it is made when missing.
         overwrite: Remove results that are there already.
+        resume: Keep the episodes that are there already and go on.
 
     Raises:
-        FileExistsError: When it holds results and ``overwrite`` is off.
+        FileExistsError: When it holds results and neither is on.
+        ValueError: When both are on, or what is to be kept is damaged.
     """
 
-    def __init__(self, path: Path, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, overwrite: bool = False, resume: bool = False) -> None:
+        if overwrite and resume:
+            raise ValueError("overwrite removes what resume would keep; pass one of them")
         self.path = path
+        self._stored = stored_part(path) if resume else None
         present = [name for name in FILES if (path / name).exists()]
-        if present and not overwrite:
+        if present and not (overwrite or resume):
             raise FileExistsError(
                 f"{path} already holds results ({', '.join(present)}); choose another --out, or add "
                 "--overwrite to replace them"
             )
 
+    @property
+    def finished(self) -> tuple[StoredRun, ...]:
+        """The episodes that were kept."""
+        return self._stored.runs if self._stored else ()
+
+    def continued(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The manifest to write: that of the run that is resumed, else the one given.
+
+        Raises:
+            ValueError: When the run to resume was another one.
+        """
+        return continued_manifest(self._stored, manifest) if self._stored else manifest
+
     def __enter__(self) -> ResultFolder:
         """Remove what is replaced and open the two line files."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
+        if self._stored:
+            keep_finished(self._stored)
+        kept = FILES[:3] if self._stored else ()
+        for name in {*FILES, REPORT}.difference(kept):
             (self.path / name).unlink(missing_ok=True)
-        self._steps: IO[str] = (self.path / "steps.jsonl").open("w", encoding="utf-8")
-        self._episodes: IO[str] = (self.path / "episodes.jsonl").open("w", encoding="utf-8")
+        self._steps: IO[str] = (self.path / "steps.jsonl").open("a", encoding="utf-8")
+        self._episodes: IO[str] = (self.path / "episodes.jsonl").open("a", encoding="utf-8")
         return self
 
     def __exit__(
@@ -62,7 +89,11 @@ class ResultFolder:
         """
         episode = run.episode
         which = {"prompts": prompts, "policy": run.policy, "prompt_id": episode.prompt_id}
-        lines = [which | {"step": i} | vars(step) for i, step in enumerate(episode.steps)]
+        details = run.details or [StepDetail()] * len(episode.steps)
+        lines = [
+            which | {"step": i} | vars(step) | vars(detail)
+            for i, (step, detail) in enumerate(zip(episode.steps, details, strict=True))
+        ]
         self._steps.write("".join(json.dumps(line) + "\n" for line in lines))
         self._steps.flush()
         whole = {

@@ -1,4 +1,4 @@
-"""``python -m eval validate``: how far a replay is from the live decoder, measured in one run."""
+"""``python -m eval gap``: how far a replay is from the live decoder, measured in one run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Validate:
     machine, or of this one when it was busier, show as a gap. Writes steps.jsonl, episodes.jsonl,
     summary.json and manifest.json.
 
-    Example: python -m eval validate --recording math --prompts math:evaluation --costs runs/costs.json
+    Example: python -m eval gap --recording math --prompts math:evaluation --costs runs/costs.json
 
     Attributes:
         costs: Seconds of a step: auto, a shipped cost table, or the JSON file that "python -m train costs"

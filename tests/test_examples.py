@@ -71,6 +71,33 @@ def test_ppo_in_one_file_learns_what_one_bit_tells(told_bit, tmp_path):
     assert bounds == f"best static tree (static:tree=autoregressive) 50.00, oracle {best:.2f}"
 
 
+def test_ppo_with_rllib_learns_what_one_bit_tells(told_bit, tmp_path, monkeypatch):
+    pytest.importorskip("ray.rllib")
+    # Ray leaves files at home.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    recording = told_bit.pop("recording")
+    arguments = {
+        "--recordings": f"{recording}:calibration",
+        "--held-out": f"{recording}:evaluation",
+        "--costs": COSTS,
+        "--bank": told_bit["bank"],
+        "--out": str(tmp_path / "policy.npz"),
+        "--steps": "4096",
+        "--batch": "512",
+        "--minibatch": "128",
+        "--learning-rate": "5e-3",
+    }
+    *_, last, bounds = run(
+        "train_rllib.py", *(part for pair in arguments.items() for part in pair)
+    ).splitlines()
+    replays = Replays([f"{recording}:evaluation"], told_bit)
+    learned = replays.run(make_policy(f"learned@{tmp_path / 'policy.npz'}", replays.env))
+    assert learned["regret"] < 1.05
+    assert last.endswith(f": held out {learned['tokens_per_second']:.2f} tokens/s")
+    best = learned["tokens_per_second"] * learned["regret"]
+    assert bounds == f"best static tree (static:tree=autoregressive) 50.00, oracle {best:.2f}"
+
+
 def test_code_prompts_ask_for_the_functions_of_a_package(tmp_path):
     out = tmp_path / "code.jsonl"
     command = [sys.executable, str(EXAMPLES / "code_prompts.py"), str(out), "--packages", "json", "textwrap"]

@@ -8,19 +8,23 @@ from typing import Any
 
 import tyro
 
+from train.ablate import Ablation, ablate
 from train.bank import Bank, choose_bank
 from train.calibrate import Calibrate, calibrate
 from train.costs import Costs, measure_costs
 from train.distill import Distill, distill
 from train.export import Export, export
 from train.heads import HeadsTraining, train_heads
+from train.publish import Publish, publish
 from train.record import Record, record
 from train.rl import SchedulerTraining, train_scheduler
 from train.trees import Trees, search_trees
 from train.value import ValueTraining, train_value
 
 _COMMANDS: dict[type[Any], Callable[[Any], object]] = {
+    Ablation: ablate,
     Distill: distill,
+    Publish: publish,
     HeadsTraining: train_heads,
     Trees: search_trees,
     Bank: choose_bank,

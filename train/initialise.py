@@ -51,7 +51,7 @@ def initialise(
     else:
         prefix_norms = [] if heads.prefix is None else [heads.prefix.final_norm]
         for norm in [*heads.norms, *prefix_norms]:
-            norm.get_parameter("weight").copy_(backbone.final_norm)
+            norm.get_parameter("weight").copy_(backbone.final_norm.weight)
         if prefix_from_base:
             assert heads.prefix is not None, "only hydra-prefix heads have a prefix layer"
             _copy_layer(heads.prefix, model.model.layers[-1])

@@ -12,7 +12,6 @@ from policies.base import Predictor, SchedulingEnv
 from policies.lockstep import replay
 from policies.static import Static
 from train.rl_tally import Figures, Tally, least_seconds
-from train.rl_texts import recording_fingerprint
 
 
 class Replays:
@@ -57,7 +56,7 @@ class Replays:
         return {
             "recordings": self._recordings,
             "texts": len(recording.texts),
-            "fingerprint": recording_fingerprint(recording),
+            "fingerprint": recording.fingerprint,
         }
 
     def run(self, policy: Predictor) -> Figures:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from entmtp_env.replay.recording import Recording
 from entmtp_env.replay.shipped import load_recording
 
 _HELD_OUT = 4
@@ -50,11 +48,3 @@ def split_texts(
         own.select(texts).save(folder / f"{name}.npz")
     train, rest = (str(folder / f"{name}.npz") for name in parts)
     return (train,), (rest,)
-
-
-def recording_fingerprint(recording: Recording) -> str:
-    """Hash of the texts, their prompts, and what the draft heads made of them."""
-    digest = hashlib.sha256(repr([(text.prompt_id, text.prompt_tokens) for text in recording.texts]).encode())
-    for array in (recording.offsets, recording.tokens, recording.ranks, recording.head_top1):
-        digest.update(array.tobytes())
-    return digest.hexdigest()[:16]

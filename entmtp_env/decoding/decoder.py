@@ -12,6 +12,7 @@ from torch import Tensor
 
 from entmtp_env.decoding.acceptance import AcceptanceRule, GreedyRule, Verdict
 from entmtp_env.decoding.backbone import Backbone
+from entmtp_env.decoding.certainty import certainty
 from entmtp_env.decoding.draft import Draft, DraftPlan, draft_tree
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.trees import DraftTree
@@ -144,6 +145,7 @@ class TreeDecoder:
         Raises:
             ValueError: When the prompt is empty, nested (a batch), has ids outside the vocabulary, or leaves
                 no room for a step.
+            FloatingPointError: When the logits behind it are not finite.
         """
         if any(not isinstance(token, int) for token in prompt):
             raise ValueError(
@@ -170,12 +172,14 @@ class TreeDecoder:
             self._prefix_cache.clear()
         self._rule = rule or GreedyRule()
         self._rule.start(seed)
-        self._max_new_tokens, self.tokens, self.finish_reason = max_new_tokens, [], ""
+        self._max_new_tokens, self.tokens, self.finish_reason = max_new_tokens, [], "not started"
         self._probe, self._draft, self._probe_seconds = None, None, 0.0
         hidden = self.backbone.forward(torch.tensor(prompt, device=self.backbone.device), self._cache)
         logits = self.backbone.logits(hidden[-1:])
         self._keep(hidden, list(range(len(prompt))), logits[0])
+        self._check_root(0)
         self.root = int(self._rule.choose(logits, [len(prompt)])[0])
+        self.finish_reason = ""
         return self._now() - begin
 
     @torch.inference_mode()
@@ -201,6 +205,7 @@ class TreeDecoder:
         Raises:
             RuntimeError: When the text has ended or none was started.
             ValueError: When the heads cannot draft the tree.
+            FloatingPointError: When the logits behind what was accepted are not finite.
         """
         self._check_running()
         begin = self._now()
@@ -280,10 +285,14 @@ class TreeDecoder:
 
         Returns:
             The tokens that joined the text.
+
+        Raises:
+            FloatingPointError: When the logits behind them are not finite; a new text must be started.
         """
         emitted, reason = self.cut(verdict, tokens)
         rows = verdict.rows[: len(emitted)]
         self._keep(hidden, rows, logits[rows[-1]])
+        self._check_root(len(self.tokens) + len(emitted))
         self.root = verdict.next_tokens[len(rows) - 1]
         self.tokens += emitted
         if not reason and self.length + 1 + self.max_nodes > self.capacity:
@@ -294,9 +303,8 @@ class TreeDecoder:
 
     def base_signals(self) -> tuple[float, float]:
         """Top-1 probability of the root's distribution, and its entropy divided by ln V."""
-        log_p = torch.log_softmax(self.root_logits.float(), -1)
-        entropy = float(-(log_p.exp() * log_p).sum()) / math.log(log_p.numel())
-        return float(log_p.max().exp()), entropy
+        top, entropy = certainty(self.root_logits)
+        return float(top), float(entropy)
 
     def head_signals(self) -> tuple[list[float], list[float]]:
         """Confidence and entropy (÷ ln V′) of the last draft's greedy chain, as deep as it was drafted."""
@@ -335,6 +343,15 @@ class TreeDecoder:
         if self.heads.prefix is not None:
             kept = self.heads.prefix(kept[None], self._prefix_cache)[0]
         self._state = kept[-1]
+
+    def _check_root(self, tokens: int) -> None:
+        """Check the logits behind so many tokens of the text; the maximum of a row with a NaN is NaN."""
+        if not math.isfinite(float(self.root_logits.amax())):
+            self.finish_reason = "logits not finite"
+            raise FloatingPointError(
+                f"the base model's logits behind {tokens} generated tokens are NaN or infinite; its weights "
+                f"are damaged, or {self.backbone.dtype} is too narrow for them: try float32"
+            )
 
     def _check_running(self) -> None:
         if self.finish_reason:

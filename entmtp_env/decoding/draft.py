@@ -57,16 +57,15 @@ class Draft:
         Returns:
             Probability of the best child at each depth, and the entropy there divided by ln V′.
         """
-        depth = self.tree.greedy_depth
-        if depth == 0:
-            return [], []
-        rows = [level.parents.index((0,) * d) for d, level in enumerate(self.levels[:depth])]
-        confidence, entropy = [], []
-        for row, level in zip(rows, self.levels, strict=False):
-            log_p = level.logits[row] - level.log_norm[row]
-            confidence.append(float(log_p.max().exp()))
-            entropy.append(float(-(log_p.exp() * log_p).sum()) / math.log(max(2, len(log_p))))
-        return confidence, entropy
+        pairs = []
+        for depth, level in enumerate(self.levels[: self.tree.greedy_depth]):
+            row = level.parents.index((0,) * depth)
+            logits, (log_norm,) = level.logits[row], level.log_norm[row]
+            p = (logits - log_norm).exp_()
+            entropy = (log_norm - torch.dot(p, logits)) / math.log(max(2, len(p)))
+            pairs.append(torch.stack((p.amax(), entropy)))
+        confidence, entropies = torch.stack(pairs, dim=1).tolist() if pairs else ([], [])
+        return confidence, entropies
 
 
 @dataclass(frozen=True)

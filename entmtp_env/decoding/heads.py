@@ -8,7 +8,7 @@ tokens drafted before; the prefix layer of Hydra++ refines the hidden states by 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entmtp_env.decoding.backbone import Backbone
-from entmtp_env.decoding.linear import PackedLinear, pack_linears
+from entmtp_env.decoding.linear import PackedLinear, pack_for_inference
 from entmtp_env.decoding.prefix_layer import PrefixLayer
 
 HeadArch = Literal["medusa", "hydra", "hydra-prefix"]
@@ -40,6 +40,9 @@ class HeadsConfig:
         head_dim: Width of a head of the prefix layer.
         intermediate_size: Width of the prefix layer's MLP.
         rms_norm_eps: Epsilon of all norms.
+        published: Built as the checkpoints that the authors of Medusa and Hydra released: each head has an LM
+            head of its own, with bias and no norm before it, reads embeddings at their own scale, and
+            applies one and the same block for all layers but the first.
     """
 
     arch: HeadArch
@@ -53,6 +56,8 @@ class HeadsConfig:
     intermediate_size: int
     rms_norm_eps: float
     deep_vocab_size: int = 0
+    # Not in the representation: it enters the fingerprints of heads from before there was a choice.
+    published: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the values a file or a command line may bring."""
@@ -111,6 +116,8 @@ class ResidualBlock(nn.Module):
 class DraftHeads(nn.Module):
     """The heads of one base model; the LM head is tied to the base's rows of the draft vocabulary.
 
+    ``config.published`` heads have LM heads of their own.
+
     Args:
         config: Architecture.
         vocab_ids: The base's token ids that can be drafted, shape ``(draft_vocab_size,)``, distinct; the
@@ -131,17 +138,24 @@ class DraftHeads(nn.Module):
         self.config = config
         self.register_buffer("vocab_ids", vocab_ids.to(torch.int64), persistent=True)
         width = config.hidden_size
+        depths, further = range(1, config.depth + 1), config.num_layers - 1
+        distinct = min(further, 1) if config.published else further
         self.prefix = PrefixLayer(config) if config.arch == "hydra-prefix" else None
+        self._uses = further if config.published else 1
         self.mlps = nn.ModuleList(
             nn.Sequential(
                 ResidualBlock(self.inputs(depth) * width, width),
-                *(ResidualBlock(width, width) for _ in range(config.num_layers - 1)),
+                *(ResidualBlock(width, width) for _ in range(distinct)),
             )
-            for depth in range(1, config.depth + 1)
+            for depth in depths
         )
-        self.norms = nn.ModuleList(nn.RMSNorm(width, config.rms_norm_eps) for _ in range(config.depth))
+        self.norms, self.lm_heads = nn.ModuleList(), nn.ModuleList()
+        if config.published:
+            self.lm_heads.extend(nn.Linear(width, config.vocab_size(depth)) for depth in depths)
+        else:
+            self.norms.extend(nn.RMSNorm(width, config.rms_norm_eps) for _ in depths)
         self._embedding: Tensor | None = None
-        self._lm_heads: dict[int, PackedLinear] = {}
+        self._tied_lm_heads: dict[int, PackedLinear] = {}
         self.packed = False
 
     @property
@@ -172,16 +186,21 @@ class DraftHeads(nn.Module):
                 f"the base model {c.head_dim}; use the heads trained for this model (python -m train heads)"
             )
         self.to(backbone.device, backbone.dtype)
-        self._embedding = scaled_embedding(backbone)
-        sizes = {self.config.vocab_size(depth) for depth in range(1, self.config.depth + 1)}
-        self._lm_heads = {n: PackedLinear(backbone.lm_head_weight[self.vocab_ids[:n]]) for n in sizes}
+        if self.config.published:
+            self._embedding = backbone.embedding
+        else:
+            self._embedding = scaled_embedding(backbone)
+            sizes = {self.config.vocab_size(depth) for depth in range(1, self.config.depth + 1)}
+            self._tied_lm_heads = {
+                n: PackedLinear(backbone.lm_head_weight[self.vocab_ids[:n]]) for n in sizes
+            }
         if self.prefix is not None:
             self.prefix.attach(backbone)
 
     def pack(self) -> None:
         """Lay the weights out for inference; the heads cannot be trained or saved afterwards."""
         self.requires_grad_(False).eval()
-        pack_linears(self)
+        pack_for_inference(self)
         self.packed = True
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -200,14 +219,23 @@ class DraftHeads(nn.Module):
         Returns:
             Shape ``(..., hidden_size)``.
         """
+        first, *further = self.mlps[depth - 1].children()
+        x = first(inputs)
+        for block in further * self._uses:
+            x = block(x)
+        if self.config.published:
+            return x
         norm = self.norms[depth - 1]
         # Autocast makes the MLP's output narrower than the norm's weight; no fused kernel takes both.
-        return norm(self.mlps[depth - 1](inputs).to(norm.weight.dtype))
+        return norm(x.to(norm.weight.dtype))
 
     def logits(self, depth: int, inputs: Tensor) -> Tensor:
         """Logits ``(..., config.vocab_size(depth))``; arguments as in :meth:`output`."""
-        assert self._lm_heads, "attach the heads to a backbone first"
-        return self._lm_heads[self.config.vocab_size(depth)](self.output(depth, inputs))
+        output = self.output(depth, inputs)
+        if self.config.published:
+            return self.lm_heads[depth - 1](output)
+        assert self._tied_lm_heads, "attach the heads to a backbone first"
+        return self._tied_lm_heads[self.config.vocab_size(depth)](output)
 
 
 def scaled_embedding(backbone: Backbone) -> Tensor:
@@ -215,6 +243,6 @@ def scaled_embedding(backbone: Backbone) -> Tensor:
 
     Heads read both side by side; token embeddings are often an order of magnitude smaller.
     """
-    hidden_rms = backbone.final_norm.float().pow(2).mean().sqrt()
+    hidden_rms = backbone.final_norm.weight.float().pow(2).mean().sqrt()
     embedding_rms = backbone.embedding.float().pow(2).mean().sqrt()
     return backbone.embedding * (hidden_rms / embedding_rms).to(backbone.dtype)

@@ -33,7 +33,6 @@ class KVCache:
         self.capacity = capacity
         self.length = 0
         self._data = torch.zeros(num_layers, 2, num_kv_heads, capacity, head_dim, dtype=dtype, device=device)
-        self._layers = [(layer[0], layer[1]) for layer in self._data]
 
     def require(self, rows: int) -> None:
         """Check that ``rows`` more rows fit.
@@ -47,22 +46,24 @@ class KVCache:
                 f"{self.capacity}; end the text here or make a session with a larger capacity"
             )
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write rows behind the committed ones.
+    def behind(self, rows: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Where a pass over ``rows`` more rows writes and reads, layer by layer.
 
         Args:
-            layer: Which layer.
-            keys: Shape ``(kv_heads, rows, head_dim)``.
-            values: Same shape.
+            rows: How many rows are to be written behind the committed ones.
 
         Returns:
-            Views of all keys and values so far, ``(kv_heads, length + rows, head_dim)``.
+            Per layer views: keys and values of the new rows ``(2, kv_heads, rows, head_dim)``, to be
+            written; then all keys and all values up to them ``(kv_heads, length + rows, head_dim)``.
+
+        Raises:
+            ValueError: When they do not fit.
         """
-        all_keys, all_values = self._layers[layer]
-        end = self.length + keys.shape[1]
-        all_keys[:, self.length : end] = keys
-        all_values[:, self.length : end] = values
-        return all_keys[:, :end], all_values[:, :end]
+        self.require(rows)
+        end = self.length + rows
+        new = self._data[:, :, :, self.length : end].unbind(0)
+        keys, values = (self._data[:, half, :, :end].unbind(0) for half in (0, 1))
+        return list(zip(new, keys, values, strict=True))
 
     def keep(self, rows: list[int]) -> None:
         """Commit the given rows of the last pass (ascending, counted from ``length``), in place."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from entmtp_env.decoding.attention import CachedAttention
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.kv_cache import KVCache
 from entmtp_env.decoding.rotary import RotaryTable
@@ -59,21 +60,33 @@ class PrefixLayer(nn.Module):
             ValueError: When the cache is full.
         """
         assert self._rotary is not None, "attach the heads to a backbone first"
-        c, (batch, rows, _) = self.config, hidden.shape
-        start = 0 if cache is None else cache.length
-        cos, sin = self._rotary.at(torch.arange(start, start + rows, device=hidden.device))
-        q, k, v = self.qkv(self.input_norm(hidden)).split(self.widths, dim=-1)
-        q, k, v = (x.view(batch, rows, -1, c.head_dim).transpose(1, 2) for x in (q, k, v))
-        q, k = self._rotary.rotate(q, cos, sin), self._rotary.rotate(k, cos, sin)
-        mask = None
-        if cache is not None:
-            cache.require(rows)
-            k, v = (x[None] for x in cache.write(0, k[0], v[0]))
-            cache.keep(list(range(rows)))
-            mask = torch.ones(rows, start + rows, dtype=torch.bool, device=hidden.device).tril_(start)
-        attended = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=cache is None, enable_gqa=True
-        )
-        x = hidden + self.out(attended.transpose(1, 2).reshape(batch, rows, -1))
+        if cache is None:
+            attended = self._attend(self.qkv(self.input_norm(hidden)))
+        else:
+            attended = self._attend_cached(self.qkv(self.input_norm(hidden)), cache)
+        x = hidden + self.out(attended)
         gate, up = self.gate_up(self.post_norm(x)).chunk(2, dim=-1)
         return self.final_norm(x + self.down(F.silu(gate) * up))
+
+    def _attend(self, qkv: Tensor) -> Tensor:
+        c, (batch, rows, _) = self.config, qkv.shape
+        assert self._rotary is not None
+        cos, sin = self._rotary.at(torch.arange(rows, device=qkv.device))
+        q, k, v = (
+            x.view(batch, rows, -1, c.head_dim).transpose(1, 2) for x in qkv.split(self.widths, dim=-1)
+        )
+        q, k = self._rotary.rotate(q, cos, sin), self._rotary.rotate(k, cos, sin)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out.transpose(1, 2).reshape(batch, rows, -1)
+
+    def _attend_cached(self, qkv: Tensor, cache: KVCache) -> Tensor:
+        c, rows, start = self.config, qkv.shape[1], cache.length
+        assert self._rotary is not None
+        (views,) = cache.behind(rows)
+        positions = torch.arange(start, start + rows, device=qkv.device)
+        attention = CachedAttention(
+            self._rotary, positions, c.num_heads, c.num_kv_heads, start, None, qkv.dtype
+        )
+        attended = attention(qkv.view(rows, -1, c.head_dim), views)
+        cache.keep(list(range(rows)))
+        return attended[None]

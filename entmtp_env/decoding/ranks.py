@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from entmtp_env.decoding.backbone import Backbone
+from entmtp_env.decoding.certainty import certainty
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.teacher_forcing import like_lengths, path_inputs, root_states, true_paths
 
@@ -143,12 +143,8 @@ def _candidates(
         equal_before = (logits[tied] == true[tied]) & (columns < label[tied])
         rank[tied] += equal_before.sum(-1, dtype=torch.int32)
         rank[label[:, 0] < 0] = NOT_DRAFTABLE
-        top, best = logits.float().max(-1, keepdim=True)
-        below_top = logits.float() - top
-        odds = below_top.exp()
-        total = odds.sum(-1)
-        entropy = (total.log() - (odds * below_top).sum(-1) / total) / math.log(max(2, size))
-        blocks.append((rank, best[:, 0], 1 / total, entropy))
+        sure, entropy = certainty(logits)
+        blocks.append((rank, logits.max(-1).indices, sure, entropy))
     if not blocks:
         return labels.int(), labels, labels.float(), labels.float()
     rank, best, sure, entropy = (torch.cat(parts) for parts in zip(*blocks, strict=True))

@@ -30,6 +30,23 @@ class RotaryTable:
         """Cosines and signed sines at ``positions`` of any shape, with a last axis of ``head_dim`` added."""
         return self._cos[positions], self._sin[positions]
 
+    def over_qkv(self, positions: Tensor, rotated: int, plain: int) -> tuple[Tensor, Tensor]:
+        """Tables that turn queries, keys and values of a fused product in one go.
+
+        Args:
+            positions: Shape ``(n,)``.
+            rotated: Heads of queries and keys, which come first.
+            plain: Heads of values, which stay as they are.
+
+        Returns:
+            Cosines and signed sines, ``(n, rotated + plain, head_dim)``.
+        """
+        cos, sin = (table[:, None] for table in self.at(positions))
+        return (
+            torch.cat((cos.expand(-1, rotated, -1), torch.ones_like(cos).expand(-1, plain, -1)), dim=1),
+            torch.cat((sin.expand(-1, rotated, -1), torch.zeros_like(sin).expand(-1, plain, -1)), dim=1),
+        )
+
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate ``x``; its last axis is ``head_dim``, ``cos`` and ``sin`` broadcast against it."""
-        return x * cos + x.roll(self._half, dims=-1) * sin
+        return torch.addcmul(x * cos, x.roll(self._half, dims=-1), sin)

@@ -130,7 +130,7 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
         self._prefill_seconds = self.tables.costs.prefill_seconds.item(self._text.prompt_tokens)
         self._now = self.signals.at(self._row)
         self._tracker.reset(self.signals.first(self._now))
-        return self._tracker.observe(), self._info("", 0, 0.0, 0.0, 0.0, "")
+        return self._tracker.observe(), self._info("", 0, 0, 0.0, 0.0, 0.0, "")
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Replay one step with the tree of index ``action``.
@@ -144,31 +144,36 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
         action = int(action)
         if not 0 <= action < len(self._trees):
             raise ValueError(f"action {action} is outside 0..{len(self.bank) - 1}, the trees of the bank")
-        tables, before = self.tables, self._row
-        tokens: int = tables.emitted.item(action, before)
-        cell = action, tables.contexts.item(before)
-        seconds: float = tables.costs.seconds.item(cell)
-        self._row = before + tokens
-        stop: int = tables.stops.item(self._row)
+        tables, signals, tracker, last = self.tables, self.signals, self._tracker, self._now
+        tokens: int = tables.emitted.item(action, self._row)
+        seconds, draft, verify = tables.prices[action][self._text.prompt_tokens + self._total_tokens]
+        row = self._row = self._row + tokens
+        stop: int = tables.stops.item(row)
         self._running = not stop
-        last, self._now = self._now, self.signals.at(self._row)
-        self._tracker.step(self.signals.after(last, action, tokens - 1, self._now, bool(stop)))
+        now = self._now = signals.at(row)
+        tracker.step(signals.after(last, action, tokens - 1, now, stop > 0))
         reward = self.reward(tokens, seconds, self._total_tokens, self._total_seconds)
         self._total_tokens += tokens
         self._total_seconds += seconds
-        draft, verify = tables.costs.draft_seconds.item(cell), tables.costs.verify_seconds.item(cell)
-        info = self._info(self._trees[action], tokens, seconds, draft, verify, STOP_REASONS[stop])
-        return self._tracker.observe(), float(reward), stop == 1, stop > 1, info
+        info = self._info(self._trees[action], tokens - 1, tokens, seconds, draft, verify, STOP_REASONS[stop])
+        return tracker.observe(), reward, stop == 1, stop > 1, info
 
     def _info(
-        self, tree: str, tokens: int, seconds: float, draft: float, verify: float, reason: str
+        self,
+        tree: str,
+        accept_length: int,
+        tokens: int,
+        seconds: float,
+        draft: float,
+        verify: float,
+        reason: str,
     ) -> dict[str, Any]:
         self._last_step = tokens, seconds
         return {
             "prompt_id": self._text.prompt_id,
             "prefill_seconds": self._prefill_seconds,
             "tree": tree,
-            "accept_length": max(tokens - 1, 0),
+            "accept_length": accept_length,
             "tokens": tokens,
             "seconds": seconds,
             "draft_seconds": draft,

@@ -5,8 +5,9 @@ Under ``greedy`` and ``sample`` the text does not depend on the trees, so a reco
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,15 @@ class Recording:
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each reply, ``(texts,)``."""
         return np.diff(self.offsets) - 1
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the texts and of all that is recorded of them; what the manifest says is left out."""
+        named = [astuple(text) for text in self.texts], self.candidates.nodes
+        digest = hashlib.sha256(repr(named).encode())
+        for name in _ARRAYS:
+            digest.update(getattr(self, name).tobytes())
+        return digest.hexdigest()[:16]
 
     def select(self, texts: Sequence[int]) -> Recording:
         """A recording of some of the texts, in the order given."""

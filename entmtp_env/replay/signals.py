@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +35,12 @@ class SignalTable:
         recording, bank, depth = tables.recording, tables.bank, tables.bank.depth
         self._depth, self._union, self._probed = depth, probe == "union", probe != "none"
         # How far the greedy chain is drafted: by each tree, and before the decision.
-        self._known = [tree.greedy_depth for tree in bank]
+        known = [tree.greedy_depth for tree in bank]
         self._probe_known = {"none": 0, "chain": depth, "union": bank.union.greedy_depth}[probe]
         self._drafts = [len(tree) > 0 for tree in bank]
-        self._all_known, self._all_drafts = np.array(self._known), np.array(self._drafts)
+        self._all_known, self._all_drafts = np.array(known), np.array(self._drafts)
+        self._heads = [self._columns(depths) for depths in known]
+        self._probe_heads = self._columns(self._probe_known)
         parts = [
             recording.base_top1[:, None],
             recording.base_entropy[:, None],
@@ -52,6 +55,10 @@ class SignalTable:
             parts.append(_tree_values(tables))
         self.values: npt.NDArray[np.float32] = np.concatenate(parts, axis=1, dtype=np.float32)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SignalTable:
+        """Itself, since it is read-only: copies of an environment share it."""
+        return self
+
     def at(self, row: int) -> list[float]:
         """The values of a row, as plain floats."""
         values: list[float] = self.values[row].tolist()
@@ -59,7 +66,7 @@ class SignalTable:
 
     def first(self, now: list[float]) -> Signals:
         """Plain floats, at the first decision of a text, from the values of its row."""
-        return self._floats(now, now, self._probe_known, 0, math.nan, 0)
+        return self._floats(now, now, self._probe_heads, 0, math.nan, 0)
 
     def after(
         self, last: list[float], action: int, accept_length: int, now: list[float], ended: bool
@@ -75,26 +82,37 @@ class SignalTable:
         """
         right = last[_HEADS - 1] if self._drafts[action] else math.nan
         if self._probed and not ended:
-            return self._floats(now, now, self._probe_known, accept_length, right, action)
-        return self._floats(now, last, self._known[action], accept_length, right, action)
+            return self._floats(now, now, self._probe_heads, accept_length, right, action)
+        return self._floats(now, last, self._heads[action], accept_length, right, action)
 
     def _floats(
-        self, now: list[float], draft: list[float], known: int, accept_length: int, right: float, action: int
+        self,
+        now: list[float],
+        draft: list[float],
+        heads: tuple[slice, slice],
+        accept_length: int,
+        right: float,
+        action: int,
     ) -> Signals:
-        entropies = _HEADS + self._depth
+        top1, entropy = heads
         return Signals(
             now[0],
             now[1],
-            draft[_HEADS : _HEADS + known],
-            draft[entropies : entropies + known],
+            draft[top1],
+            draft[entropy],
             accept_length,
             right,
             now[2],
             now[3],
             action,
             now[4 : _HEADS - 1],
-            now[entropies + self._depth :] if self._union else None,
+            now[_HEADS + 2 * self._depth :] if self._union else None,
         )
+
+    def _columns(self, known: int) -> tuple[slice, slice]:
+        """Where a row has the confidences and the entropies of the first depths."""
+        entropies = _HEADS + self._depth
+        return slice(_HEADS, _HEADS + known), slice(entropies, entropies + known)
 
     def first_of_many(self, rows: npt.NDArray[np.int64]) -> Signals:
         """Arrays ``(n,)``, at the first decisions of texts."""

@@ -129,6 +129,19 @@ class ReplayTables:
                 stops[end] = 2 if length >= self.max_new_tokens else 3
         return stops
 
+    @cached_property
+    def prices(self) -> list[list[tuple[float, float, float]]]:
+        """All, draft and verify seconds by tree and committed tokens: :attr:`costs` for one step at a time.
+
+        Plain floats side by side are read in a fraction of the time of an item of each array.
+        """
+        parts = zip(self.costs.seconds, self.costs.draft_seconds, self.costs.verify_seconds, strict=True)
+        return [list(zip(*(part.tolist() for part in tree), strict=True)) for tree in parts]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReplayTables:
+        """Itself, since it is read-only: copies of an environment share it."""
+        return self
+
     @property
     def manifest(self) -> dict[str, Any]:
         """What a result made with these tables depends on."""

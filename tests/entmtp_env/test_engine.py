@@ -1,7 +1,14 @@
+import gymnasium
 import pytest
 
+import entmtp_env  # noqa: F401
+from entmtp_env import hub
+from entmtp_env.chat_templates import VICUNA
 from entmtp_env.decoding import save_heads
 from entmtp_env.engine import get_engine, heads_path
+from entmtp_env.hub import save_pretrained
+from entmtp_env.models import load_pretrained
+from tests.published import hydra_state, medusa_state, save_hydra, save_medusa, save_vicuna
 from tests.tiny import tiny_backbone, tiny_heads
 
 
@@ -26,3 +33,52 @@ def test_heads_that_are_not_there_are_named(tiny_files):
     with pytest.raises(FileNotFoundError, match=r"no draft heads at none\.safetensors"):
         heads_path("smollm2", "none.safetensors")
     assert heads_path("smollm2", "auto").name == "smollm2-hydra-prefix.safetensors"
+
+
+def test_published_heads_run_in_the_environment(tmp_path):
+    """A Vicuna and heads as they are on the hub: the text of autoregressive decoding, in fewer steps."""
+    model = save_vicuna(tmp_path / "vicuna")
+    save_hydra(tmp_path / "hydra", hydra_state(model))
+    save_medusa(tmp_path / "medusa", medusa_state())
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "w1 w4 w8"}')
+    texts, fingerprints = set(), set()
+    for heads in ("hydra", "medusa"):
+        env = gymnasium.make(
+            "EntMTP/Live-v0",
+            model=str(tmp_path / "vicuna"),
+            heads=str(tmp_path / heads),
+            prompts=str(tmp_path / "prompts.jsonl"),
+            max_new_tokens=24,
+            capacity=256,
+            dtype="float32",
+            device="cpu",
+        )
+        fingerprints.add(env.unwrapped.manifest["heads_fingerprint"])
+        assert env.unwrapped.manifest["heads"] == heads
+        for tree in ("autoregressive", "hydra-default"):
+            env.reset(seed=0)
+            info, steps, done = {}, 0, False
+            while not done:
+                *_, terminated, truncated, info = env.step(env.unwrapped.bank.index(tree))
+                steps, done = steps + 1, terminated or truncated
+            texts.add(info["text"])
+            assert (steps < info["total_tokens"]) == (tree == "hydra-default")
+    assert len(texts) == 1
+    assert len(fingerprints) == 2
+
+
+def test_a_vicuna_gets_its_chat_template(tmp_path):
+    save_vicuna(tmp_path / "vicuna-tiny")
+    pretrained = load_pretrained(str(tmp_path / "vicuna-tiny"))
+    assert pretrained.tokenizer.chat_template == VICUNA
+    save_vicuna(tmp_path / "other")
+    assert load_pretrained(str(tmp_path / "other")).tokenizer.chat_template is None
+    (tmp_path / "vicuna-tiny" / "chat_template.jinja").write_text("own")
+    assert load_pretrained(str(tmp_path / "vicuna-tiny")).tokenizer.chat_template == "own"
+
+
+def test_heads_on_the_hub_are_named_by_their_repository(tiny_files, tmp_path, monkeypatch):
+    folder = tmp_path / "snapshots" / "0123"
+    save_pretrained(tiny_files.heads, folder)
+    monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: str(folder))
+    assert get_engine(tiny_files.model, "me/heads", "float32", "cpu").manifest["heads"] == "me/heads"

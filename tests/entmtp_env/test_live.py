@@ -214,22 +214,6 @@ def test_a_prompt_that_is_too_long_is_named(make):
         env.reset(options={"prompt_id": "t5"})
 
 
-def test_a_failing_device_ends_the_episode(make, monkeypatch):
-    env = make().unwrapped
-    env.reset(seed=0)
-    monkeypatch.setattr(
-        env.decoder, "step", lambda tree: (_ for _ in ()).throw(RuntimeError("out of memory"))
-    )
-    observation, reward, terminated, truncated, info = env.step(1)
-    assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info["finish_reason"] == "error: out of memory"
-    assert env.last_step == (0, info["seconds"])
-    assert env.observation_space.contains(observation)
-    monkeypatch.undo()
-    env.reset(seed=0)
-    assert env.step(1)[4]["finish_reason"] == ""
-
-
 def test_two_environments_on_one_model_do_not_disturb_each_other(make):
     alone = {p: play(make(), lambda _: 5, options={"prompt_id": p})[-1][4]["text"] for p in ("t1", "t5")}
     envs = {p: make() for p in alone}

@@ -4,9 +4,13 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
 from entmtp_env import models
 from entmtp_env.models import NAMED_MODELS, load_pretrained, weights_fingerprint
+from entmtp_env.prompts import Prompt, encode_prompt
+from tests.published import save_sentencepiece, save_vicuna
 from tests.tiny import EOS, save_tiny_model, tiny_model
 
 
@@ -102,6 +106,95 @@ def test_a_damaged_folder_is_not_called_missing(tmp_path, damage):
     (tmp_path / damage).write_text("{")
     with pytest.raises(ValueError, match="cannot load a causal LM and tokenizer from"):
         load_pretrained(str(tmp_path))
+
+
+def rewrite(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_missing_weights_are_named_not_made_up(tmp_path):
+    save_tiny_model(tmp_path)
+    rewrite(tmp_path, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(
+        ValueError, match=r"lacks the weights model\.layers\.1\.mlp\.up_proj\.weight; fetch it again"
+    ):
+        load_pretrained(str(tmp_path))
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    save_tiny_model(tmp_path)
+    rewrite(tmp_path, lambda weights: weights.update({"model.norm.weight": torch.ones(3)}))
+    with pytest.raises(ValueError, match="cannot load a causal LM"):
+        load_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_tied_and_untied_embeddings_load(tmp_path, tied):
+    saved = save_tiny_model(tmp_path, model=tiny_model(tie_word_embeddings=tied))
+    model = load_pretrained(str(tmp_path)).model
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
+    assert torch.equal(model.lm_head.weight, saved.lm_head.weight)
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "awq", "gptq"])
+def test_a_quantised_model_is_refused_where_its_library_is_not_installed(tmp_path, method):
+    save_tiny_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    quantised = {"quant_method": method, "bits": 4, "load_in_4bit": True}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": quantised}))
+    with pytest.raises(ValueError, match="cannot load a causal LM"):
+        load_pretrained(str(tmp_path))
+
+
+def test_a_quantised_model_is_refused_where_it_is(tmp_path, monkeypatch):
+    save_tiny_model(tmp_path)
+    monkeypatch.setattr(LlamaForCausalLM, "is_quantized", True, raising=False)
+    with pytest.raises(ValueError, match="are quantised, which is not supported"):
+        load_pretrained(str(tmp_path))
+
+
+def test_a_checkpoint_of_2023_loads_from_its_pickle(tmp_path):
+    saved = save_vicuna(tmp_path)
+    loaded = load_pretrained(str(tmp_path))
+    assert loaded.model.dtype is torch.float16
+    assert loaded.eos_token_ids == {EOS}
+    ours, theirs = loaded.model.state_dict(), saved.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name].half()) for name in ours)
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_pickle_runs_no_code(tmp_path):
+    save_vicuna(tmp_path)
+    torch.save({"lm_head.weight": Evil(str(tmp_path / "ran"))}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="Weights only load failed"):
+        load_pretrained(str(tmp_path))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_tokenizer_of_a_sentencepiece_model_prompts_a_vicuna_as_published(tmp_path):
+    """Vicuna has a tokenizer.model alone: ids in its template equal those of the authors' plain text."""
+    pytest.importorskip("sentencepiece")
+    folder = tmp_path / "vicuna-tiny"
+    save_vicuna(folder)
+    (folder / "tokenizer.json").unlink()
+    save_sentencepiece(folder)
+    tokenizer = load_pretrained(str(folder)).tokenizer
+    written = tokenizer.encode(
+        "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
+        "helpful, detailed, and polite answers to the user's questions. USER: hello you ASSISTANT:"
+    )
+    assert encode_prompt(tokenizer, Prompt("p", "hello you")) == written
+    assert tokenizer.convert_ids_to_tokens(written)[:3] == ["<s>", "▁", "A"]
 
 
 def test_a_gguf_file_loads_through_its_conversion(gguf, monkeypatch):

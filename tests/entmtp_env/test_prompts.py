@@ -97,6 +97,9 @@ def test_the_colon_of_a_windows_drive_is_part_of_the_path(tmp_path, monkeypatch,
     ("line", "message"),
     [
         ("{'prompt': 'single quotes'}", "is not JSON in UTF-8"),
+        ('{"prompt": "cut off', "is not JSON in UTF-8"),
+        (r'{"prompt": "half a pair \ud83d"}', "is not JSON in UTF-8"),
+        ("[" * 100_000, "is not JSON in UTF-8"),
         ('["a list"]', "is not a JSON object"),
         ('{"text": "wrong key"}', 'needs "prompt", a non-empty string, got None'),
         ('{"prompt": 3}', 'needs "prompt", a non-empty string, got 3'),
@@ -107,7 +110,7 @@ def test_the_colon_of_a_windows_drive_is_part_of_the_path(tmp_path, monkeypatch,
     ],
 )
 def test_a_bad_line_is_named_with_its_file(write, line, message):
-    path = write('{"prompt": "fine"}', "", line)
+    path = write('{"prompt": "fine"}', "", line, '{"prompt": "after it"}')
     with pytest.raises(ValueError, match="line 3") as error:
         load_prompts(path)
     assert str(error.value).startswith(f"{path}, line 3")
@@ -141,7 +144,7 @@ def test_an_unknown_split_lists_the_two(name):
 
 @pytest.mark.parametrize("spec", ["chats", "chats:evaluation", "", "prompts.json"])
 def test_an_unknown_set_lists_the_names(spec):
-    with pytest.raises(ValueError, match=r"unknown prompt set .* chat, math, stories, humaneval, or a path"):
+    with pytest.raises(ValueError, match=r"unknown prompt set .* chat, math, stories, humaneval, .* a path"):
         load_prompts(spec)
 
 
@@ -169,3 +172,29 @@ def test_a_chat_turn_is_encoded_in_the_template_if_there_is_one(tiny_files):
     tokenizer.chat_template = "w0 {{ messages[0].content }} w1{% if add_generation_prompt %} w2{% endif %}"
     assert encode_prompt(tokenizer, turn) == [3, 6, 12, 4, 5]
     assert encode_prompt(tokenizer, text) == [6, 12]
+
+
+@pytest.mark.parametrize("split", ["", ":calibration", ":evaluation"])
+def test_a_published_set_is_read_from_a_file_of_ones_own(tmp_path, split):
+    path = tmp_path / "a:b@c.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{i}?", "answer": ""}) + "\n" for i in range(5)))
+    prompts = load_prompts(f"gsm8k@{path}{split}")
+    assert len(prompts) == {"": 5, ":calibration": 3, ":evaluation": 2}[split]
+    assert {p.text for p in prompts} <= {f"{i}?" for i in range(5)}
+    assert all(p.chat for p in prompts)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("gsm8k:test", ValueError, "use gsm8k:calibration or gsm8k:evaluation, or gsm8k for both"),
+        ("gsm8k@x.parquet:test", ValueError, "use gsm8k@x.parquet:calibration or"),
+        ("gsm8k@missing.json", FileNotFoundError, "no prompt file missing.json"),
+        ("gsm8k@", ValueError, "unknown prompt set 'gsm8k@'"),
+        ("gsm9k@x.json", ValueError, "unknown prompt set 'gsm9k@x.json'"),
+        ("arc@questions.csv", ValueError, r"cannot read questions.csv: expected a name that ends in \.jsonl"),
+    ],
+)
+def test_a_wrong_published_set_is_explained(spec, error, message):
+    with pytest.raises(error, match=message):
+        load_prompts(spec)

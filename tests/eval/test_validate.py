@@ -204,7 +204,7 @@ def test_a_mistake_leaves_nothing_behind(config, changes, message):
 
 def test_the_exit_code(config, changed, monkeypatch, capsys):
     def call(recording):
-        arguments = ["validate", "--overwrite", "--policies", "static:chain-1", "--recording", recording]
+        arguments = ["gap", "--overwrite", "--policies", "static:chain-1", "--recording", recording]
         for name in ("costs", "prompts", "model", "heads", "dtype", "device", "capacity", "out"):
             arguments += [f"--{name}", str(getattr(config(), name))]
         monkeypatch.setattr(sys, "argv", ["eval", *arguments])

@@ -17,6 +17,8 @@ from train.__main__ import main
         (["value"], ["--recordings", "--held-out", "--methods"]),
         (["rl"], ["--recordings", "--held-out", "--ppo.gamma", "decode/regret"]),
         (["bank"], ["--candidates", "--size", "--swaps", "oracle"]),
+        (["ablate"], ["--what", "--cells", "--seeds", "--ppo.gamma", "interquartile"]),
+        (["publish"], ["--heads", "--repository", "model card"]),
     ],
 )
 def test_help(capsys, args, texts):

@@ -3,7 +3,7 @@ import pytest
 
 from entmtp_env.replay.shipped import load_recording
 from tests.recordings import random_recording
-from train.rl_texts import recording_fingerprint, split_texts
+from train.rl_texts import split_texts
 
 
 @pytest.fixture
@@ -48,13 +48,3 @@ def test_a_text_cannot_be_in_both(tmp_path, saved):
         split_texts([own], [f"{own}:evaluation"], tmp_path)
     with pytest.raises(ValueError, match="leaves none to hold out"):
         split_texts([saved("one", 1)], [], tmp_path)
-
-
-def test_the_fingerprint_is_that_of_the_texts():
-    recording = random_recording(np.random.default_rng(0), texts=4)
-    fingerprints = {
-        recording_fingerprint(part)
-        for part in (recording, recording.select([0, 1]), recording.select([1, 0]))
-    }
-    assert len(fingerprints) == 3
-    assert recording_fingerprint(recording.select(range(4))) == recording_fingerprint(recording)

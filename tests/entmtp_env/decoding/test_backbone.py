@@ -197,7 +197,7 @@ def test_the_tied_lm_head_shares_the_embedding():
 
 def test_grouped_query_heads_size_the_cache(llama):
     """Trap 12: 2 key-value heads, not 4 query heads."""
-    keys, _ = llama[1].new_cache(8).write(0, torch.ones(2, 3, 8), torch.ones(2, 3, 8))
+    _, keys, _ = llama[1].new_cache(8).behind(3)[0]
     assert keys.shape == (2, 3, 8)
 
 

@@ -184,6 +184,79 @@ def test_the_smallest_session_holds_one_step(decoders):
         decoder.start([1, 3, 5])
 
 
+@pytest.mark.parametrize(("spare", "steps"), [(-1, 0), (0, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("tree", [BIG, DraftTree.chain(2)], ids=["big", "small"])
+def test_a_step_is_begun_exactly_when_the_cache_has_room_for_it(decoders, tree, spare, steps):
+    """Root and tree need ``max_nodes + 1`` rows; a step that accepts nothing leaves one row behind."""
+    prompt, heads = [1, 3, 5], decoders["hydra"].heads
+    capacity = len(prompt) + 1 + len(tree) + spare
+    decoder = TreeDecoder(
+        decoders["hydra"].backbone, heads, capacity=capacity, max_nodes=len(tree), eos_token_ids=frozenset()
+    )
+    if not steps:
+        with pytest.raises(ValueError, match=f"do not fit into {capacity} KV rows"):
+            decoder.start(prompt)
+        return
+    tokens, reason, taken = run(decoder, prompt, lambda: AUTOREGRESSIVE, cap=1000)
+    assert (len(taken), reason) == (steps, "context")
+    drafted, reason, _ = run(decoder, prompt, lambda: tree, cap=1000)
+    assert reason == "context"
+    assert drafted[:steps] == tokens[: len(drafted)]
+    assert len(prompt) + len(drafted) + 1 + len(tree) > capacity
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("rule", [GreedyRule, SampleRule, TypicalRule])
+def test_logits_that_are_not_finite_stop_the_text(decoders, monkeypatch, rule, value):
+    decoder = decoders["hydra"]
+    expected = autoregressive(decoder, [1, 3], rule())
+    logits, calls = decoder.backbone.logits, []
+
+    def spoilt(hidden):
+        calls.append(1)
+        result = logits(hidden)
+        if len(calls) >= spoilt.at:
+            result[:, 5] = value
+        return result
+
+    monkeypatch.setattr(decoder.backbone, "logits", spoilt)
+    spoilt.at = 1
+    with pytest.raises(FloatingPointError, match=r"behind 0 generated tokens .* float32"):
+        decoder.start([1, 3], rule())
+    with pytest.raises(RuntimeError, match="no text to continue"):
+        decoder.step(AUTOREGRESSIVE)
+    spoilt.at, calls[:] = 4, []
+    decoder.start([1, 3], rule(), max_new_tokens=CAP)
+    whole = [*decoder.step(AUTOREGRESSIVE).tokens, *decoder.step(AUTOREGRESSIVE).tokens]
+    with pytest.raises(FloatingPointError, match="behind 3 generated tokens"):
+        decoder.step(AUTOREGRESSIVE)
+    # The text is what the steps told of.
+    assert decoder.tokens == whole == expected[0][:2]
+    with pytest.raises(RuntimeError, match=r"no text to continue \(logits not finite\)"):
+        decoder.step(AUTOREGRESSIVE)
+    monkeypatch.undo()
+    assert autoregressive(decoder, [1, 3], rule()) == expected
+
+
+def test_rejected_drafts_may_have_any_logits(decoders, monkeypatch):
+    """Only the row that the next root comes from is looked at."""
+    decoder, tree = decoders["hydra"], DraftTree("fan", tuple((rank,) for rank in range(VOCAB)))
+    expected, logits = autoregressive(decoder, [1, 3]), decoder.backbone.logits
+
+    def spoilt(hidden):
+        result = logits(hidden)
+        if len(result) > 1:
+            wrong = decoder.draft(tree).tokens != int(result[0].argmax())
+            result[1:][wrong] = np.nan
+        return result
+
+    decoder.start([1, 3], max_new_tokens=CAP)
+    monkeypatch.setattr(decoder.backbone, "logits", spoilt)
+    while not decoder.finish_reason:
+        decoder.step(tree)
+    assert (decoder.tokens, decoder.finish_reason) == expected
+
+
 def test_a_start_after_an_unfinished_text_is_fresh(decoders):
     """Trap 6."""
     for decoder in decoders.values():

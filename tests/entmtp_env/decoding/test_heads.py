@@ -74,7 +74,7 @@ def test_packed_heads_have_no_gradients(backbone):
 
 def test_embeddings_have_the_scale_of_hidden_states(backbone):
     rms = scaled_embedding(backbone).pow(2).mean().sqrt()
-    assert rms == pytest.approx(float(backbone.final_norm.pow(2).mean().sqrt()), rel=1e-4)
+    assert rms == pytest.approx(float(backbone.final_norm.weight.pow(2).mean().sqrt()), rel=1e-4)
     ratio = scaled_embedding(backbone) / backbone.embedding
     torch.testing.assert_close(ratio, torch.full_like(ratio, float(ratio[0, 0])))
 

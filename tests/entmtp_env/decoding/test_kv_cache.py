@@ -19,7 +19,10 @@ def rows(values, layer, part):
 
 
 def write(cache, values):
-    return [cache.write(layer, rows(values, layer, 0), rows(values, layer, 1)) for layer in range(LAYERS)]
+    views = cache.behind(len(values))
+    for layer, (new, _, _) in enumerate(views):
+        new.copy_(torch.stack((rows(values, layer, 0), rows(values, layer, 1))))
+    return [(keys, stored) for _, keys, stored in views]
 
 
 def assert_holds(cache, values):
@@ -44,7 +47,7 @@ def test_keep_equals_a_list(passes):
     assert_holds(cache, expected)
 
 
-def test_write_returns_the_committed_rows_and_the_new():
+def test_views_show_the_committed_rows_and_the_new():
     cache = make()
     write(cache, [1, 2, 3])
     cache.keep([0, 2])
@@ -67,9 +70,9 @@ def test_require_names_the_numbers():
     cache = make(8)
     write(cache, [0] * 6)
     cache.keep(list(range(6)))
-    cache.require(2)
+    cache.behind(2)
     with pytest.raises(ValueError, match="6 rows committed, 3 more asked for, capacity 8"):
-        cache.require(3)
+        cache.behind(3)
 
 
 def test_clear_forgets_the_rows():

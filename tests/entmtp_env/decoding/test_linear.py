@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from entmtp_env.decoding.linear import PackedLinear, pack_linears
+from entmtp_env.decoding.linear import PackedLinear, pack_for_inference
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -20,11 +20,11 @@ def test_equals_a_plain_linear_map(dtype, bias, shape):
     torch.testing.assert_close(y.double(), exact, atol=tolerance * 5, rtol=tolerance)
 
 
-def test_pack_linears_replaces_nested_layers_and_keeps_the_function():
+def test_pack_for_inference_replaces_nested_layers_and_keeps_the_function():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.SiLU(), nn.Linear(8, 3, bias=False)))
     x = torch.randn(5, 4)
     expected = module(x)
-    pack_linears(module)
+    pack_for_inference(module)
     assert not any(isinstance(child, nn.Linear) for child in module.modules())
     torch.testing.assert_close(module(x), expected)

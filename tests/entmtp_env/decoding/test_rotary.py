@@ -29,3 +29,13 @@ def test_angles_do_not_lose_precision_in_bfloat16():
     """Position 1000 is not a bfloat16 number; only the finished table is rounded."""
     cos, _ = RotaryTable(torch.tensor([1.0]), 1002, 1.0, torch.bfloat16).at(torch.tensor([1001]))
     assert abs(float(cos[0, 0]) - math.cos(1001)) < 2**-8
+
+
+def test_one_table_turns_queries_and_keys_and_leaves_values():
+    table = RotaryTable(torch.tensor([1.0, 0.1]), 16, 1.0, torch.float32)
+    positions, qkv = torch.tensor([3, 9]), torch.randn(2, 5, 4)
+    cos, sin = table.over_qkv(positions, rotated=3, plain=2)
+    turned = table.rotate(qkv, cos, sin)
+    cos, sin = (x[:, None] for x in table.at(positions))
+    assert torch.equal(turned[:, :3], table.rotate(qkv[:, :3], cos, sin))
+    assert torch.equal(turned[:, 3:], qkv[:, 3:])

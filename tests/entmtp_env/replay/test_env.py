@@ -64,6 +64,13 @@ def test_copies_go_on_alike_and_apart(settings, twin):
     same_trace(*map(play_on, (env, twin(env))))
 
 
+def test_copies_share_what_is_only_read(settings):
+    env = gymnasium.make(ID, **settings).unwrapped
+    twin = copy.deepcopy(env)
+    assert twin.tables is env.tables
+    assert twin.signals is env.signals
+
+
 def by_hand(recording, actions, prompt_id):
     """Tokens and seconds of each step of a schedule, from the recording by definition."""
     index = [text.prompt_id for text in recording.texts].index(prompt_id)

@@ -82,6 +82,33 @@ def test_it_says_how_large_it_is_and_whether_it_is_exact():
     assert not random_recording([1], manifest=MANIFEST | {"approximate": False}).approximate
 
 
+def test_the_fingerprint_is_that_of_the_content(tmp_path):
+    recording = random_recording([3, 1, 7])
+    recording.save(tmp_path / "r.npz")
+    elsewhere = dataclasses.replace(
+        Recording.load(tmp_path / "r.npz"), manifest=MANIFEST | {"machine": "another"}
+    )
+    parts = [recording.select(chosen) for chosen in ([0, 1], [2], [0, 1, 2])]
+    assert recording.fingerprint == elsewhere.fingerprint == parts[2].fingerprint
+    assert recording.fingerprint == Recording.concatenate(parts[:2]).fingerprint
+    assert len({part.fingerprint for part in [*parts, recording.select([1, 0])]}) == 4
+
+
+def test_whatever_changes_changes_the_fingerprint():
+    recording = random_recording([3, 1, 7])
+    changes = [
+        {"texts": (*recording.texts[:-1], dataclasses.replace(recording.texts[-1], seed=4))},
+        {"candidates": DraftTree("candidates", ((0,), (1,), (2,)))},
+        {"offsets": np.array([0, 3, 6, 14])},
+    ]
+    for name in ARRAYS[1:]:
+        array = getattr(recording, name).copy()
+        array.flat[-1] = not array.flat[-1]
+        changes.append({name: array})
+    changed = [dataclasses.replace(recording, **change) for change in changes]
+    assert len({part.fingerprint for part in (recording, *changed)}) == len(changes) + 1
+
+
 @pytest.mark.parametrize("chosen", [[2], [1, 3], [3, 0, 2, 1]])
 def test_selected_texts_keep_their_rows(chosen):
     recording = random_recording([3, 1, 7, 2])

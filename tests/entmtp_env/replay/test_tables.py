@@ -47,6 +47,17 @@ def test_every_position_against_the_definitions(seed, cap, capacity):
         assert tables.ends[text] == tables.starts[text] + min(cap, recording.lengths[text])
 
 
+def test_prices_are_the_costs_of_one_step():
+    recording = random_recording(np.random.default_rng(0))
+    tables = ReplayTables.build(recording, load_costs(COSTS), BANK, capacity=30)
+    for k, tree in enumerate(BANK):
+        for context in range(31):
+            both, draft, verify = tables.prices[k][context]
+            assert both == pytest.approx(seconds(tree, context))
+            assert draft == tables.costs.draft_seconds[k, context]
+            assert verify == tables.costs.verify_seconds[k, context]
+
+
 def test_a_text_that_ran_out_of_context_when_recorded():
     recording = random_recording(np.random.default_rng(0), longest=5, cap=9)
     texts = tuple(replace(text, finish_reason="context") for text in recording.texts)

@@ -1,0 +1,33 @@
+"""Chat templates of models that were released without one."""
+
+from __future__ import annotations
+
+import re
+
+# A space behind <s> gives the first word the token that it has at the start of a text.
+VICUNA = (
+    "{{ bos_token }} A chat between a curious user and an artificial intelligence assistant. The assistant "
+    "gives helpful, detailed, and polite answers to the user's questions. "
+    "{% for message in messages %}"
+    "{% if message.role == 'user' %}USER: {{ message.content }} "
+    "{% else %}ASSISTANT: {{ message.content }}{{ eos_token }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+"""Vicuna from version 1.1 on, as its authors' FastChat writes it."""
+
+LLAMA_2 = (
+    "{% for message in messages %}"
+    "{% if message.role == 'user' %}{{ bos_token }} [INST] {{ message.content | trim }} [/INST]"
+    "{% else %} {{ message.content | trim }} {{ eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+"""Llama 2 Chat, without a system prompt, as Meta's reference code writes it."""
+
+_TEMPLATES = {r"vicuna": VICUNA, r"llama-?2.*chat": LLAMA_2}
+
+
+def known_chat_template(name: str) -> str | None:
+    """The template (Jinja) of a model, by the last part of its path or repository; ``None``: unknown."""
+    last = re.split(r"[/\\]", name.rstrip("/\\"))[-1].lower()
+    return next((template for pattern, template in _TEMPLATES.items() if re.search(pattern, last)), None)

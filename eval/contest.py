@@ -1,0 +1,95 @@
+"""Rows side by side on prompt sets: run, stopped and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from entmtp_env.progress import progress_bar
+from eval.interleave import Entrant, interleave_entrants, warm_up
+from eval.results import ResultFolder
+from eval.statistics import REFERENCE
+from policies import Episode, Predictor, SchedulingEnv
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A prompt set, ready to run.
+
+    Attributes:
+        entrants: The rows by name, ``autoregressive`` among them.
+        seeds: Seed by prompt id, the same for every row.
+    """
+
+    entrants: Mapping[str, Entrant]
+    seeds: Mapping[str, int]
+
+    @property
+    def env(self) -> SchedulingEnv:
+        """The environment of the reference row."""
+        return self.entrants[REFERENCE].env
+
+    def warm_up(self) -> None:
+        """Pay the first-use costs of every environment and policy."""
+        groups: dict[int, tuple[SchedulingEnv, dict[str, Predictor]]] = {}
+        for name, entrant in self.entrants.items():
+            groups.setdefault(id(entrant.env), (entrant.env, {}))[1][name] = entrant.policy
+        for env, policies in groups.values():
+            warm_up(env, policies, next(iter(self.seeds)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What contests have come to.
+
+    Attributes:
+        sets: Episodes by prompt set and row, on the prompts that every row has finished; sets without such a
+            prompt are left out.
+        complete: Whether all ran; Ctrl-C stops them.
+    """
+
+    sets: Mapping[str, Mapping[str, list[Episode]]]
+    complete: bool
+
+
+def run_contests(contests: Mapping[str, Contest], folder: ResultFolder, seed: int) -> Outcome:
+    """Run the episodes that the folder does not hold yet, all rows on a prompt before the next one.
+
+    A row that learns while decoding begins anew when an evaluation is resumed.
+
+    Args:
+        contests: By prompt set.
+        folder: Where the episodes go as they finish; it is open.
+        seed: Seed of the order of the rows.
+
+    Returns:
+        The episodes, those of the folder included.
+
+    Raises:
+        EvaluationError: When an episode ends in an error, or on another prompt than asked for.
+        RuntimeError: When a policy or an environment raised.
+    """
+    finished = {(own.prompts, own.run.policy, own.run.episode.prompt_id): own.run for own in folder.finished}
+    total = sum(len(contest.entrants) * len(contest.seeds) for contest in contests.values())
+    try:
+        with progress_bar() as bar:
+            task = bar.add_task("episodes", total=total, completed=len(finished))
+            for prompts, contest in contests.items():
+                bar.update(task, description=prompts)
+                done = {(policy, prompt_id) for name, policy, prompt_id in finished if name == prompts}
+                for run in interleave_entrants(contest.entrants, contest.seeds, seed, done):
+                    folder.add(prompts, run)
+                    finished[prompts, run.policy, run.episode.prompt_id] = run
+                    bar.advance(task)
+    except KeyboardInterrupt:
+        pass
+    sets = {}
+    for prompts, contest in contests.items():
+        common = [
+            p for p in contest.seeds if all((prompts, name, p) in finished for name in contest.entrants)
+        ]
+        if common:
+            sets[prompts] = {
+                name: [finished[prompts, name, p].episode for p in common] for name in contest.entrants
+            }
+    return Outcome(sets, complete=len(finished) == total)

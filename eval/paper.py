@@ -1,0 +1,280 @@
+"""``python -m eval paper``: the main table of EntMTP (arXiv 2606.27550), for any model."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from entmtp_env.engine import SHIPPED_HEADS
+from entmtp_env.figures import save_figure
+from entmtp_env.prompt_sources import PromptsUnavailableError
+from entmtp_env.prompts import load_prompts
+from entmtp_env.trees import TopologyBank, published_trees
+from eval.compare import (
+    Compare,
+    check_settings,
+    describe_contests,
+    open_environment,
+    plain_summaries,
+    print_end,
+    result_console,
+    result_path,
+)
+from eval.contest import Contest, Outcome, run_contests
+from eval.interleave import Entrant, draw_prompts
+from eval.paper_claims import Claim, check_claims
+from eval.paper_numbers import PAPER
+from eval.paper_table import LEGEND, claim_line, paper_table
+from eval.plot import comparison_figure
+from eval.results import ResultFolder
+from eval.statistics import REFERENCE, PolicySummary, summarise
+from policies import SchedulingEnv
+from policies.registry import make_named_policy
+
+HYDRA, MEDUSA = "hydra-default", "medusa-default"
+"""Rows beside autoregressive decoding that are always asked for."""
+
+MEDUSA_TREE = "medusa-7b-stage1"
+"""Medusa's published tree for heads trained on a frozen model (arXiv 2401.10774)."""
+
+_METHODS = {
+    REFERENCE: "Vanilla",
+    MEDUSA: "Medusa",
+    HYDRA: "Hydra",
+    "static": "EntMTP*",
+    "threshold": "EntMTP^τ",
+    "ladder": "EntMTP-l",
+}
+
+
+@dataclass(frozen=True)
+class Paper(Compare):
+    """The paper's main table: Vanilla, Medusa, Hydra, EntMTP*, EntMTP^τ, EntMTP-l and learned policies.
+
+    As in the paper: typical acceptance with T = 0.7, ε = 0.09, α = 0.3, 100 prompts a task of at most 1400
+    tokens, 256 new tokens, seed 123, prefill included, one warm-up; here the rows are interleaved prompt by
+    prompt. Prints a table per task with the paper's numbers beside ours, and its claims with what holds here.
+    Tasks that are not on this machine are named and left out. Writes what compare writes. Ctrl-C stops it
+    with the tables of what was finished; --resume goes on from there.
+
+    EntMTP* and EntMTP^τ are those of each task: calibrate them on its other half first, as in
+    python -m train calibrate --prompts gsm8k:calibration --acceptance typical --out runs/paper/gsm8k
+
+    Example: python -m eval paper --policies static@runs/paper/{task}/static.json
+    threshold@runs/paper/{task}/threshold.json ladder@runs/paper/{task}/ladder.json learned@runs/ppo.npz
+
+    Attributes:
+        policies: Rows beside Vanilla, Medusa and Hydra, as in compare; {task} stands for the task's name. In
+            the table, static is EntMTP*, threshold EntMTP^τ and ladder EntMTP-l.
+        prompts: The tasks: prompt sets as in compare.
+        num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
+        max_prompt_tokens: Longer prompts are left out.
+        baseline: The policy that the others are divided by in summary.json.
+        medusa_heads: Medusa heads: a checkpoint, or auto for those that ship for the model; the row is left
+            out when none do.
+        acceptance: Acceptance rule.
+        max_new_tokens: Cap on the tokens of a text.
+        seed: Seed of prompt choice, sampling, order and bootstrap.
+    """
+
+    policies: tuple[str, ...] = ("static:tree-6x3", "threshold", "ladder")
+    prompts: tuple[str, ...] = (
+        "humaneval:evaluation",
+        "gsm8k:evaluation",
+        "sharegpt:evaluation",
+        "litbench:evaluation",
+        "arc:evaluation",
+    )
+    num_prompts: int = 100
+    max_prompt_tokens: int = 1400
+    baseline: str = HYDRA
+    medusa_heads: str = "auto"
+    acceptance: str = "typical:temperature=0.7,epsilon=0.09,alpha=0.3"
+    max_new_tokens: int = 256
+    seed: int = 123
+
+
+@dataclass(frozen=True)
+class PaperResult:
+    """What came out.
+
+    Attributes:
+        summaries: Rows by prompt set.
+        claims: The paper's claims by prompt set.
+        left_out: Reason by what did not run: a prompt set, or the row of Medusa.
+    """
+
+    summaries: Mapping[str, list[PolicySummary]]
+    claims: Mapping[str, list[Claim]]
+    left_out: Mapping[str, str]
+
+
+def paper(config: Paper) -> PaperResult:
+    """Run the table, print it and write its files.
+
+    Raises:
+        ValueError: When a setting is out of range or unknown, the Medusa heads are of another architecture,
+            a set has no prompt short enough, or the run to resume was another one.
+        FileNotFoundError: When a model, checkpoint, bank, prompt file or policy file is missing, or none of
+            the tasks is to be had.
+        FileExistsError: When the result folder holds results already.
+        EvaluationError: When an episode ends in an error.
+        KeyboardInterrupt: On Ctrl-C, after the tables of what was finished.
+    """
+    check_settings(config)
+    out = result_path(config, "paper")
+    console = result_console()
+    with contextlib.ExitStack() as stack:
+        tasks, left_out = _available(config)
+        medusa = _medusa_heads(config)
+        if not medusa:
+            left_out["Medusa"] = f"no Medusa heads ship for {config.model!r}; pass medusa_heads"
+        _print_left_out(console, left_out)
+        contests = {prompts: _prepare(config, prompts, medusa, stack) for prompts in tasks}
+        folder = ResultFolder(out, config.overwrite, config.resume)
+        manifest = folder.continued(_manifest(config, contests, left_out))
+        for contest in contests.values():
+            contest.warm_up()
+        stack.enter_context(folder)
+        folder.write_json("manifest.json", manifest)
+        outcome = run_contests(contests, folder, config.seed)
+        result = _summarise(config, outcome, left_out)
+        if outcome.complete:
+            folder.write_json("summary.json", _plain(config, result))
+            first: Any = next(iter(contests.values())).env.unwrapped
+            save_figure(
+                out / "plot.png", comparison_figure(result.summaries, (*first.bank.names, MEDUSA_TREE))
+            )
+    for prompts, rows in result.summaries.items():
+        methods = {row.policy: name for row in rows if (name := method(row.policy))}
+        console.print(paper_table(task_name(prompts), prompts, rows, methods))
+    for prompts, claims in result.claims.items():
+        for claim in claims:
+            console.print(claim_line(task_name(prompts), claim), highlight=False, markup=False)
+    console.print(LEGEND, highlight=False, markup=False)
+    _print_left_out(console, left_out)
+    print_end(console, out, outcome)
+    return result
+
+
+def task_name(prompts: str) -> str:
+    """Name of the task of a prompt set: ``gsm8k`` of ``gsm8k@test.parquet:evaluation``, or a file's stem."""
+    return Path(re.split(r"@|:(?=calibration$|evaluation$)", prompts)[0]).stem
+
+
+def method(row: str) -> str:
+    """The paper's name of a row; empty when it has none."""
+    return _METHODS.get(re.split("[:@]", row)[0], "")
+
+
+def _available(config: Paper) -> tuple[list[str], dict[str, str]]:
+    """The prompt sets that are here, and why the others are not."""
+    tasks, missing = [], {}
+    for prompts in dict.fromkeys(config.prompts):
+        try:
+            load_prompts(prompts)
+        except PromptsUnavailableError as error:
+            missing[prompts] = str(error)
+        else:
+            tasks.append(prompts)
+    if not tasks:
+        raise FileNotFoundError(f"none of the tasks is on this machine: {'; '.join(missing.values())}")
+    return tasks, missing
+
+
+def _medusa_heads(config: Paper) -> str:
+    if config.medusa_heads != "auto":
+        return config.medusa_heads
+    return "medusa" if "medusa" in SHIPPED_HEADS.get(config.model, ()) else ""
+
+
+def _prepare(config: Paper, prompts: str, medusa: str, stack: contextlib.ExitStack) -> Contest:
+    env = open_environment(config, prompts, stack)
+    entrants = {REFERENCE: Entrant(env, make_named_policy(REFERENCE, env))}
+    if medusa:
+        # No bank has its tree, and its heads are not those that a bank is made for.
+        bank = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "bank.json"
+        TopologyBank([published_trees()[MEDUSA_TREE]], name=MEDUSA_TREE).save(bank)
+        own = open_environment(config, prompts, stack, heads=medusa, bank=str(bank))
+        _check_medusa(own, medusa)
+        entrants[MEDUSA] = Entrant(own, make_named_policy(f"static:{MEDUSA_TREE}", own))
+    for spec in dict.fromkeys((HYDRA, config.baseline, *config.policies)):
+        policy = make_named_policy(spec.replace("{task}", task_name(prompts)), env)
+        entrants.setdefault(spec, Entrant(env, policy))
+    return Contest(entrants, _draw(config, prompts, env))
+
+
+def _check_medusa(env: SchedulingEnv, heads: str) -> None:
+    unwrapped: Any = env.unwrapped
+    arch = unwrapped.manifest["heads_arch"]
+    if arch != "medusa":
+        raise ValueError(f"medusa_heads {heads!r} are {arch} heads; pass heads of the architecture medusa")
+
+
+def _draw(config: Paper, prompts: str, env: SchedulingEnv) -> dict[str, int]:
+    """Seed by prompt id of the first prompts, after a seeded shuffle, that are short enough."""
+    unwrapped: Any = env.unwrapped
+    by_id = {prompt.prompt_id: prompt for prompt in unwrapped.prompts}
+    short = (
+        (prompt_id, seed)
+        for prompt_id, seed in draw_prompts(unwrapped.prompts, 0, config.seed).items()
+        if len(unwrapped.engine.encode(by_id[prompt_id])) <= config.max_prompt_tokens
+    )
+    seeds = dict(itertools.islice(short, config.num_prompts or None))
+    if not seeds:
+        raise ValueError(f"{prompts!r} has no prompt of at most {config.max_prompt_tokens} tokens")
+    return seeds
+
+
+def _manifest(config: Paper, contests: Mapping[str, Contest], left_out: Mapping[str, str]) -> dict[str, Any]:
+    manifest = describe_contests(config, contests)
+    rows = list(next(iter(contests.values())).entrants)
+    medusa: dict[str, Any] = {}
+    for prompts, contest in contests.items():
+        if MEDUSA in contest.entrants:
+            unwrapped: Any = contest.entrants[MEDUSA].env.unwrapped
+            medusa[prompts] = dict(unwrapped.manifest)
+    # Under the name that those who read results look for.
+    manifest["settings"]["policies"] = rows
+    return manifest | {"medusa_environments": medusa, "left_out": dict(left_out)}
+
+
+def _summarise(config: Paper, outcome: Outcome, left_out: Mapping[str, str]) -> PaperResult:
+    samples, seed = config.bootstrap_samples, config.seed
+    summaries, claims = {}, {}
+    for prompts, rows in outcome.sets.items():
+        summaries[prompts] = summarise(rows, config.baseline, samples, seed)
+        # Of several rows of one method, the first stands for it.
+        methods = {method(row): episodes for row, episodes in reversed(list(rows.items()))}
+        claims[prompts] = check_claims(task_name(prompts), methods, samples, seed)
+    return PaperResult(summaries, claims, left_out)
+
+
+def _plain(config: Paper, result: PaperResult) -> dict[str, Any]:
+    return plain_summaries(config, result.summaries) | {
+        "methods": {row.policy: method(row.policy) for rows in result.summaries.values() for row in rows},
+        "paper": {
+            prompts: {name: dataclasses.asdict(own) for name, own in PAPER[task_name(prompts)].items()}
+            for prompts in result.summaries
+            if task_name(prompts) in PAPER
+        },
+        "claims": {
+            prompts: [dataclasses.asdict(claim) | {"verdict": claim.verdict} for claim in claims]
+            for prompts, claims in result.claims.items()
+        },
+        "left_out": dict(result.left_out),
+    }
+
+
+def _print_left_out(console: Console, left_out: Mapping[str, str]) -> None:
+    for name, reason in left_out.items():
+        console.print(f"left out: {name}: {reason}", soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,77 @@
+"""The paper's main table, its own numbers beside those measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from eval.labels import fold_spec
+from eval.paper_claims import Claim
+from eval.paper_numbers import PAPER
+from eval.statistics import PolicySummary, Ratio
+
+_LABEL_WIDTH = 26
+
+LEGEND = (
+    "tok/s and ρ: prefill and policy's time included; ρ: × Vanilla; τ: tokens per step; [low, high]: paired "
+    "bootstrap over prompts, 95 %; paper: arXiv 2606.27550, Vicuna-7B on an A100. Typical acceptance is not "
+    "lossless: the texts of the rows differ"
+)
+"""What the columns mean; said once below all tables."""
+
+
+def paper_table(
+    task: str, prompts: str, summaries: Sequence[PolicySummary], methods: Mapping[str, str]
+) -> Table:
+    """Build the table of one task.
+
+    Args:
+        task: Name of the task.
+        prompts: The prompt set.
+        summaries: One row each, at least one.
+        methods: The paper's name of each row, by the row's own; rows of others are not in it.
+    """
+    reported = PAPER.get(task, {})
+    table = Table(
+        title=f"{escape(prompts)}: {summaries[0].prompts} prompts",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("method", no_wrap=True)
+    headers = ("tok/s", "ρ", "τ", *(("paper\ntok/s", "paper\nρ", "paper\nτ") if reported else ()))
+    for header in headers:
+        table.add_column(header, justify="right", no_wrap=True)
+    best = max(summaries, key=lambda row: row.tokens_per_second_with_prefill)
+    for row in summaries:
+        method = methods.get(row.policy, "")
+        spec = fold_spec(row.policy, _LABEL_WIDTH)
+        label = f"{method}\n{spec}" if method else spec
+        cells = [
+            ("★ " if row is best else "  ") + escape(label).replace("\n", "\n  "),
+            f"{row.tokens_per_second_with_prefill:.1f}",
+            _ratio(row.rho_with_prefill),
+            f"{row.tau:.2f}",
+        ]
+        if theirs := reported.get(method):
+            cells += [f"{theirs.tokens_per_second:.1f}", f"{theirs.rho:.2f}", f"{theirs.tau:.2f}"]
+        table.add_row(*cells, style="bold green" if row is best else None)
+    return table
+
+
+def claim_line(task: str, claim: Claim) -> str:
+    """One sentence about a claim, for the terminal."""
+    paper = f"; paper: {claim.reported:.2f}" if claim.reported else ""
+    return (
+        f"{task}: {claim.faster} faster than {claim.slower}: {claim.verdict} ({_ratio(claim.ratio)}{paper})"
+    )
+
+
+def _ratio(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f}"
+    return f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"

@@ -1,0 +1,157 @@
+"""Reading back what ``eval compare`` has written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.interleave import Run
+from eval.statistics import REFERENCE
+from eval.watch import StepDetail
+from policies import Episode, StepRecord
+
+_WHICH = ("prompts", "policy", "prompt_id")
+_STEP = [field.name for field in dataclasses.fields(StepRecord) if field.default is dataclasses.MISSING]
+_EPISODE = (
+    *("seed", "steps", "tokens", "seconds", "policy_seconds", "prefill_seconds"),
+    *("finish_reason", "text"),
+)
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One episode as it is on disk.
+
+    Attributes:
+        prompts: The prompt set.
+        run: The episode, put together from its steps.
+        totals: Its line of ``episodes.jsonl``.
+    """
+
+    prompts: str
+    run: Run
+    totals: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.run.policy} on {self.prompts}, prompt {self.run.episode.prompt_id!r}"
+
+
+@dataclass(frozen=True)
+class StoredResults:
+    """A comparison on disk, finished or cut short.
+
+    Attributes:
+        path: Its folder.
+        manifest: ``manifest.json``.
+        runs: The episodes, in the order in which they ran.
+        summary: ``summary.json``; ``None`` when the run was cut short.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    runs: tuple[StoredRun, ...]
+    summary: dict[str, Any] | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields of the command that ran."""
+        settings: dict[str, Any] = self.manifest["settings"]
+        return settings
+
+    def sets(self) -> dict[str, dict[str, list[StoredRun]]]:
+        """Episodes by prompt set and policy, on the prompts that every policy has run, in one order.
+
+        A set with no such prompt is left out. The policies are in the order of the command.
+        """
+        found: dict[str, dict[str, dict[str, StoredRun]]] = defaultdict(lambda: defaultdict(dict))
+        for own in self.runs:
+            found[own.prompts][own.run.policy][own.run.episode.prompt_id] = own
+        order = [*dict.fromkeys((REFERENCE, self.settings["baseline"], *self.settings["policies"]))]
+        sets = {}
+        for prompts, policies in found.items():
+            if set(order) - set(policies):
+                continue
+            common = [p for p in policies[order[0]] if all(p in policies[name] for name in order)]
+            if common:
+                sets[prompts] = {name: [policies[name][p] for p in common] for name in order}
+        return sets
+
+
+def load_results(path: Path) -> StoredResults:
+    """Read a result folder; a line that was being written when the run was cut short is left out.
+
+    Raises:
+        FileNotFoundError: When the folder, or a file that every comparison has, is missing.
+        ValueError: When a file is damaged or another command wrote the folder; the message names the line.
+    """
+    for name in ("manifest.json", "episodes.jsonl", "steps.jsonl"):
+        if not (path / name).is_file():
+            raise FileNotFoundError(
+                f"{path} has no {name}; pass a folder that 'python -m eval compare' wrote"
+            )
+    manifest = _read_json(path / "manifest.json")
+    if not isinstance(manifest, dict) or not {"settings", "environments", "prompt_seeds"} <= manifest.keys():
+        raise ValueError(f"{path / 'manifest.json'} is not of 'python -m eval compare'; pass such a folder")
+    steps: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for where, line in _read_lines(path / "steps.jsonl", (*_WHICH, "step", *_STEP)):
+        own = steps[line["prompts"], line["policy"], line["prompt_id"]]
+        if line["step"] != len(own):
+            raise ValueError(f"{where}: step {line['step']!r}, expected {len(own)}; the file is damaged")
+        own.append(line)
+    runs = []
+    for where, line in _read_lines(path / "episodes.jsonl", (*_WHICH, *_EPISODE)):
+        own = steps.pop((line["prompts"], line["policy"], line["prompt_id"]), [])
+        if not own:
+            raise ValueError(f"{where}: steps.jsonl has no step of this episode, or it is here twice")
+        runs.append(_stored_run(line, own))
+    if not runs:
+        raise ValueError(f"{path / 'episodes.jsonl'} has no episode; the run ended before the first")
+    summary = path / "summary.json"
+    return StoredResults(path, manifest, tuple(runs), _read_json(summary) if summary.is_file() else None)
+
+
+def _stored_run(totals: dict[str, Any], lines: list[dict[str, Any]]) -> StoredRun:
+    names = [field.name for field in dataclasses.fields(StepRecord)]
+    records = [StepRecord(**{name: line[name] for name in names if name in line}) for line in lines]
+    details = [
+        StepDetail(tuple(line.get("token_ids", ())), line.get("text", ""), line.get("scores", {}))
+        for line in lines
+    ]
+    episode = Episode(
+        totals["prompt_id"],
+        tuple(records),
+        totals["prefill_seconds"],
+        totals["finish_reason"],
+        totals["text"],
+    )
+    return StoredRun(totals["prompts"], Run(totals["policy"], totals["seed"], episode, details), totals)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON in UTF-8 ({error}); the file is damaged") from error
+
+
+def _read_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Whole lines with their place; JSON may hold Unicode line separators, so only newlines part lines."""
+    *whole, _ = path.read_bytes().split(b"\n")
+    for number, line in enumerate(whole, start=1):
+        where = f"{path}, line {number}"
+        try:
+            document = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{where} is not JSON in UTF-8 ({error}); the file is damaged") from error
+        if not isinstance(document, dict):
+            raise ValueError(f"{where} is not a JSON object; the file is damaged")
+        if missing := [key for key in keys if key not in document]:
+            raise ValueError(f"{where} lacks {', '.join(missing)}; the file is damaged")
+        yield where, document

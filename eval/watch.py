@@ -1,0 +1,98 @@
+"""An episode with its steps' tokens and scores, which a record of times and trees lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.wrappers import TransformObservation
+
+from policies import Episode, Predictor, SchedulingEnv, run_episode
+
+SCORES = ("base_top1", "base_entropy", "best_path_value", "deep_path_value", "expected_accept")
+"""Features that schedulers take as a score; those that an environment observes are kept."""
+
+_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class StepDetail:
+    """What a step wrote, and the scores before it.
+
+    Attributes:
+        token_ids: The tokens; empty when the environment does not tell.
+        text: What they add to the text; empty when the environment does not tell.
+        scores: Value by name of :data:`SCORES`, to five digits.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+def watch_episode(
+    env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
+) -> tuple[Episode, list[StepDetail]]:
+    """Generate one text as :func:`policies.run_episode` does, and keep the details of its steps.
+
+    Nothing is done within the times that the episode records.
+
+    Args:
+        env: A scheduling environment; one with a ``decoder`` and an ``engine``, as the live one has, tells
+            tokens and texts.
+        policy: Any predictor.
+        prompt_id: The prompt.
+        seed: Seed of the reset.
+
+    Returns:
+        The episode, and one detail a step.
+    """
+    observations: list[npt.NDArray[np.float32]] = []
+
+    def keep(observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        observations.append(observation)
+        return observation
+
+    watched: SchedulingEnv = TransformObservation(env, keep, None)
+    episode = run_episode(watched, policy, prompt_id, seed)
+    unwrapped: Any = env.unwrapped
+    names = list(unwrapped.feature_names)
+    scores = [
+        {name: round(float(seen[names.index(name)]), _DIGITS) for name in SCORES if name in names}
+        for seen in observations[: len(episode.steps)]
+    ]
+    if not hasattr(unwrapped, "decoder"):
+        return episode, [StepDetail(scores=own) for own in scores]
+    ends = list(accumulate((step.tokens for step in episode.steps), initial=0))
+    tokens = list(unwrapped.decoder.tokens)
+    ids = [tuple(tokens[begin:end]) for begin, end in pairwise(ends)]
+    pieces = text_pieces(unwrapped.engine.decode, ids, episode.text)
+    return episode, [StepDetail(*own) for own in zip(ids, pieces, scores, strict=True)]
+
+
+def text_pieces(decode: Callable[[list[int]], str], steps: Sequence[Sequence[int]], text: str) -> list[str]:
+    """Cut a text into what each step added; the pieces joined are the text.
+
+    A character that several steps make up belongs to the last of them.
+
+    Args:
+        decode: Text of token ids.
+        steps: Token ids of each step, at least one step.
+        text: The whole text.
+    """
+    ids: list[int] = []
+    cuts = [0]
+    for step in steps[:-1]:
+        ids += step
+        cuts.append(max(cuts[-1], common_length(decode(ids), text)))
+    return [text[begin:end] for begin, end in pairwise([*cuts, len(text)])]
+
+
+def common_length(one: str, other: str) -> int:
+    """Characters until two strings part, or the shorter one ends."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

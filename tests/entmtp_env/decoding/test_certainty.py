@@ -1,0 +1,24 @@
+import math
+
+import pytest
+import torch
+
+from entmtp_env.decoding.certainty import certainty
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shift", [0.0, 90.0])
+def test_the_definitions(dtype, shift):
+    logits = (4 * torch.randn(3, 2, 50) + shift).to(dtype)
+    p = torch.softmax(logits.double(), -1)
+    top, entropy = certainty(logits)
+    torch.testing.assert_close(top.double(), p.amax(-1), atol=0, rtol=1e-5)
+    torch.testing.assert_close(
+        entropy.double(), torch.special.entr(p).sum(-1) / math.log(50), atol=1e-6, rtol=1e-5
+    )
+
+
+def test_one_token_and_equal_tokens():
+    assert [float(x) for x in certainty(torch.tensor([3.0]))] == [1, 0]
+    top, entropy = certainty(torch.zeros(8))
+    assert (float(top), float(entropy)) == (pytest.approx(1 / 8), pytest.approx(1))

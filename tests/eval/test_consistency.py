@@ -1,0 +1,106 @@
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from eval.compare import compare
+from eval.consistency import inconsistencies
+from eval.stored import load_results
+from tests.eval.tiny_results import tiny_results
+
+
+@pytest.fixture
+def folder(tiny_files, tmp_path):
+    return shutil.copytree(tiny_results(tiny_files), tmp_path / "results")
+
+
+def test_an_untouched_comparison_is_consistent(folder):
+    assert inconsistencies(load_results(folder)) == []
+
+
+def test_so_is_one_of_another_environment(config):
+    settings = config()
+    compare(settings)
+    assert inconsistencies(load_results(settings.out)) == []
+
+
+def test_and_one_that_was_cut_short(folder):
+    (folder / "summary.json").unlink()
+    path = folder / "episodes.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert inconsistencies(load_results(folder)) == []
+
+
+def leaves(document, path=()):
+    """Paths of all numbers and strings of a JSON document."""
+    if isinstance(document, dict | list):
+        items = document.items() if isinstance(document, dict) else enumerate(document)
+        return [leaf for key, value in items for leaf in leaves(value, (*path, key))]
+    return [path] if document is not None else []
+
+
+def change(document, path):
+    *parents, last = path
+    for key in parents:
+        document = document[key]
+    value = document[last]
+    document[last] = value + "x" if isinstance(value, str) else value + 1
+
+
+def check_every_change(folder, name, line, ignored):
+    path = folder / name
+    original = path.read_text()
+    lines = original.splitlines(keepends=True) if line is not None else [original]
+    place = line or 0
+    tried = 0
+    for leaf in leaves(json.loads(lines[place])):
+        if leaf[0] in ignored:
+            continue
+        document = json.loads(lines[place])
+        change(document, leaf)
+        path.write_text("".join([*lines[:place], json.dumps(document) + "\n", *lines[place + 1 :]]))
+        try:
+            found = inconsistencies(load_results(folder))
+        except ValueError:
+            found = ["damaged"]
+        assert found, leaf
+        tried += 1
+    path.write_text(original)
+    return tried
+
+
+def test_every_changed_number_of_a_step_is_found(folder):
+    # Tokens and scores are what live decoding checks.
+    assert check_every_change(folder, "steps.jsonl", 5, {"token_ids", "scores"}) >= 13
+
+
+def test_every_changed_number_of_an_episode_is_found(folder):
+    # Why a text ended is what live decoding checks.
+    assert check_every_change(folder, "episodes.jsonl", 4, {"finish_reason"}) >= 9
+
+
+def test_every_changed_number_of_the_summary_is_found(folder):
+    ignored = {"reference", "baseline"}
+    assert check_every_change(folder, "summary.json", None, ignored) > 60
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("episodes.jsonl", '"seed": 0', '"seed": 9', "the seed is 9 in episodes.jsonl, 0 in the manifest"),
+        ("manifest.json", '"t', '"no-t', "the manifest has no such prompt"),
+    ],
+)
+def test_what_is_wrong_is_said(folder, name, old, new, message):
+    path = folder / name
+    path.write_text(path.read_text().replace(old, new))
+    problems = inconsistencies(load_results(folder))
+    assert any(message in problem and "autoregressive on " in problem for problem in problems)
+
+
+def test_missing_episodes_of_a_finished_run(folder):
+    results = load_results(folder)
+    (problem, *_) = inconsistencies(dataclasses.replace(results, runs=results.runs[:-1]))
+    assert "lacks episodes" in problem
+    assert "3 prompts" in problem

@@ -1,0 +1,128 @@
+import dataclasses
+import json
+
+import pytest
+
+from eval.compare import compare
+from eval.contest import Contest, run_contests
+from eval.interleave import Entrant
+from eval.results import FILES, ResultFolder
+from eval.stored import load_results
+from policies import make_policy
+from tests.eval.decoder_env import DecoderEnv
+
+
+@pytest.fixture
+def stop_after(monkeypatch):
+    """Press Ctrl-C at a step of the decoder; never with ``None``."""
+    step = DecoderEnv.step
+
+    def arrange(steps):
+        left = steps
+
+        def interrupted(self, action):
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left = left and left - 1
+            return step(self, action)
+
+        monkeypatch.setattr(DecoderEnv, "step", interrupted)
+
+    return arrange
+
+
+@pytest.fixture
+def make_env(decoder, prompt_file):
+    def make(bank="default"):
+        settings = (prompt_file(), "greedy", 12, "none", "all", 2048, "float32", "cpu")
+        return decoder("m", "auto", bank, *settings)
+
+    return make
+
+
+def unlike_times(out):
+    """What each episode did, times and rewards apart."""
+    return [
+        (
+            own.prompts,
+            own.run.policy,
+            own.run.episode.prompt_id,
+            [(s.tree, s.tokens) for s in own.run.episode.steps],
+        )
+        for own in load_results(out).runs
+    ]
+
+
+def test_rows_may_have_environments_of_their_own(make_env, decoder, tmp_path):
+    envs = make_env(), make_env()
+    entrants = {
+        "autoregressive": Entrant(envs[0], make_policy("autoregressive", envs[0])),
+        "a": Entrant(envs[0], make_policy("static:chain-1", envs[0])),
+        "b": Entrant(envs[1], make_policy("static:chain-2", envs[1])),
+    }
+    contest = Contest(entrants, {"q1": 5, "q2": 6})
+    contest.warm_up()
+    assert [event for event, _ in decoder.log] == ["warm_up", "reset"] * 2
+    with ResultFolder(tmp_path) as folder:
+        outcome = run_contests({"set": contest}, folder, seed=0)
+    assert outcome.complete
+    assert {name: {s.tree for e in own for s in e.steps} for name, own in outcome.sets["set"].items()} == {
+        "autoregressive": {"autoregressive"},
+        "a": {"chain-1"},
+        "b": {"chain-2"},
+    }
+    assert [[e.prompt_id for e in own] for own in outcome.sets["set"].values()] == [["q1", "q2"]] * 3
+
+
+@pytest.mark.parametrize("steps", [0, 1, 30, 75, 170])
+def test_ctrl_c_leaves_whole_episodes_and_a_table_and_resuming_gives_the_same_results(
+    config, stop_after, steps, capsys
+):
+    whole = config()
+    compare(whole)
+    expected = unlike_times(whole.out)
+    capsys.readouterr()
+
+    cut = config(out=whole.out.with_name("cut"))
+    stop_after(steps)
+    with pytest.raises(KeyboardInterrupt):
+        compare(cut)
+    done = (cut.out / "episodes.jsonl").read_text().count("\n")
+    assert done < len(expected)
+    assert not (cut.out / "summary.json").exists()
+    out = capsys.readouterr().out
+    assert f"--resume --out {cut.out}" in out
+    assert (f"{done // 4} prompts" in out) == (done >= 4)
+
+    stop_after(None)
+    (rows,) = compare(dataclasses.replace(cut, resume=True)).values()
+    assert unlike_times(cut.out) == expected
+    assert {row.prompts for row in rows} == {6}
+    assert {path.name for path in cut.out.iterdir()} == set(FILES)
+
+
+def test_what_was_finished_is_not_run_again(config, stop_after, decoder):
+    settings = config()
+    stop_after(100)
+    with pytest.raises(KeyboardInterrupt):
+        compare(settings)
+    before = load_results(settings.out).runs
+    stop_after(None)
+    decoder.log.clear()
+    compare(dataclasses.replace(settings, resume=True))
+    assert load_results(settings.out).runs[: len(before)] == before
+    resets = [detail for event, detail in decoder.log if event == "reset"]
+    # One more is the warm-up's.
+    assert len(resets) == 1 + 4 * 6 - len(before)
+    manifest = json.loads((settings.out / "manifest.json").read_text())
+    assert len(manifest["resumed"]) == 1
+
+
+def test_complete_results_are_summarised_anew(config, decoder):
+    settings = config()
+    first = compare(settings)
+    decoder.log.clear()
+    again = compare(dataclasses.replace(settings, resume=True))
+    assert again == first
+    assert not [event for event, _ in decoder.log if event == "step"]

@@ -1,0 +1,210 @@
+import dataclasses
+import json
+import math
+import shutil
+import sys
+
+import pytest
+import tyro
+
+from eval.compare import compare
+from eval.interleave import EvaluationError, Run
+from eval.stored import load_results
+from eval.validate_results import Repetition, ValidateResults, first_difference, validate_results
+from eval.watch import StepDetail
+from tests.eval.tiny_results import tiny_results
+
+SPEED_LEFT_OUT = math.inf
+
+
+@pytest.fixture
+def folder(tiny_files, tmp_path):
+    return shutil.copytree(tiny_results(tiny_files), tmp_path / "results")
+
+
+def rewrite(path, change):
+    """Apply a change to each line of a file."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(change(line)) + "\n" for line in lines))
+
+
+def drafting(line):
+    return line["policy"] == "static:tree-4x2"
+
+
+def test_untouched_results_come_out_again(folder, capsys):
+    rows = validate_results(ValidateResults(folder, tolerance=SPEED_LEFT_OUT))
+    assert [(own.episodes, own.differences) for own in rows] == [(3, ())] * 4
+    assert {own.policy for own in rows} == {"autoregressive", "hydra-default", "static:tree-4x2", "ladder"}
+    for own in rows:
+        assert own.tokens == own.live_tokens > 0
+    assert "static:tree-4x2" in capsys.readouterr().out
+
+
+def test_sampled_texts_come_out_again(tiny_files, config, tmp_path):
+    settings = config(
+        acceptance="sample:temperature=1.0",
+        policies=("random",),
+        num_prompts=2,
+        env_id="EntMTP/Live-v0",
+        **{key: value for key, value in tiny_files.kwargs.items() if key != "prompts"},
+    )
+    settings = dataclasses.replace(settings, prompts=(tiny_files.prompts,))
+    compare(settings)
+    rows = validate_results(ValidateResults(settings.out, tolerance=SPEED_LEFT_OUT))
+    assert all(not own.differences for own in rows)
+
+
+def test_some_prompts_only(folder):
+    rows = validate_results(ValidateResults(folder, num_prompts=1, tolerance=SPEED_LEFT_OUT))
+    assert [own.episodes for own in rows] == [1] * 4
+
+
+def fails(folder, *messages, **settings):
+    with pytest.raises(EvaluationError) as caught:
+        validate_results(ValidateResults(folder, **({"tolerance": SPEED_LEFT_OUT} | settings)))
+    for message in messages:
+        assert message in str(caught.value)
+
+
+def once(test, change):
+    """Change the first line that passes a test."""
+    done = []
+
+    def apply(line):
+        if not done and test(line):
+            done.append(line)
+            return line | change(line)
+        return line
+
+    return apply
+
+
+def test_a_changed_action_is_named(folder):
+    rewrite(
+        folder / "steps.jsonl",
+        once(lambda line: drafting(line) and line["step"] == 1, lambda line: {"action": 7}),
+    )
+    fails(folder, "contradicts itself: static:tree-4x2 on", "step 1 has action 7 with the tree 'tree-4x2'")
+
+
+def test_another_tree_is_named(folder):
+    """Consistently, so that only the decoder can tell that plain decoding accepts nothing."""
+    (folder / "summary.json").unlink()
+    rewrite(
+        folder / "steps.jsonl",
+        once(
+            lambda line: drafting(line) and line["accept_length"] > 0,
+            lambda line: {"action": 0, "tree": "autoregressive"},
+        ),
+    )
+    fails(folder, "does not come out again live: static:tree-4x2 on", "accept_length", "recorded, 0 live")
+
+
+def test_an_action_that_no_tree_has_is_named(folder):
+    rewrite(
+        folder / "steps.jsonl", lambda line: line | ({"action": 99} if line["tree"] == "tree-4x2" else {})
+    )
+    fails(folder, "step 0 has action 99, which is no tree of the bank")
+
+
+def test_a_changed_token_is_named(folder):
+    def other(line):
+        *rest, last = line["token_ids"]
+        return {"token_ids": [*rest, last + 1]}
+
+    rewrite(folder / "steps.jsonl", once(lambda line: line["step"] == 2, other))
+    fails(folder, "does not come out again live", "step 2: token_ids")
+
+
+def test_a_changed_text_is_named(folder):
+    path = folder / "episodes.jsonl"
+    rewrite(path, once(lambda line: True, lambda line: {"text": line["text"].replace("w", "v", 1)}))
+    fails(folder, "contradicts itself", "departs from that of the steps at character")
+
+
+def test_a_changed_number_is_named(folder):
+    rewrite(folder / "episodes.jsonl", once(lambda line: True, lambda line: {"tokens": line["tokens"] + 1}))
+    fails(folder, "contradicts itself", "episodes.jsonl says tokens =")
+
+
+def test_a_changed_score_is_named(folder):
+    rewrite(
+        folder / "steps.jsonl",
+        once(
+            drafting, lambda line: {"scores": line["scores"] | {"base_top1": line["scores"]["base_top1"] / 2}}
+        ),
+    )
+    fails(folder, "step 0: base_top1")
+
+
+def test_a_changed_reason_is_named(folder):
+    rewrite(folder / "episodes.jsonl", once(lambda line: True, lambda line: {"finish_reason": "context"}))
+    fails(folder, "finish_reason 'context' recorded")
+
+
+def test_speeds_that_are_off_are_named(folder):
+    """All times a hundredth of what they were, consistently: only a clock can tell."""
+    (folder / "summary.json").unlink()
+    for name in ("steps.jsonl", "episodes.jsonl"):
+        rewrite(folder / name, lambda line: line | {"seconds": line["seconds"] / 100})
+    rewrite(folder / "steps.jsonl", lambda line: line | {"reward": 100 * line["reward"]})
+    fails(folder, "speed is off by more than 1", "autoregressive on ", tolerance=1)
+    validate_results(ValidateResults(folder, tolerance=SPEED_LEFT_OUT))
+
+
+def test_the_ratio_is_of_throughputs():
+    assert Repetition("chat", "random", 1, 100, 2.0, 100, 4.0).ratio == pytest.approx(0.5)
+
+
+def test_other_heads_are_refused(folder):
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    (environment,) = manifest["environments"].values()
+    environment["heads_fingerprint"] = "other"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="heads_fingerprint 'other' recorded"):
+        validate_results(ValidateResults(folder))
+
+
+@pytest.mark.parametrize("settings", [{"num_prompts": -1}, {"tolerance": -0.1}, {"tolerance": math.nan}])
+def test_settings_out_of_range(folder, settings):
+    with pytest.raises(ValueError, match=f"{next(iter(settings))}="):
+        validate_results(ValidateResults(folder, **settings))
+
+
+def test_only_what_is_recorded_is_compared(folder):
+    own = load_results(folder).runs[0].run
+    bare = dataclasses.replace(own, details=[StepDetail()] * len(own.details))
+    assert first_difference(bare, own, 0.0) == ""
+    assert first_difference(own, bare, 0.0).startswith("step 0: token_ids")
+
+
+def test_a_text_that_ends_early_differs(episode):
+    whole = Run("p", 0, episode("q", (1, 2, 0.1), (1, 1, 0.1)), [StepDetail()] * 2)
+    short = Run("p", 0, episode("q", (1, 2, 0.1)), [StepDetail()])
+    assert first_difference(whole, short, 0.0) == "2 steps recorded, 1 live"
+
+
+def test_a_row_with_heads_of_its_own_is_named_and_left_out(folder, capsys):
+    for path in folder.glob("*.json*"):
+        path.write_text(path.read_text().replace('"ladder"', '"medusa-default"'))
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"medusa_environments": {"set": {}}}))
+    rows = validate_results(ValidateResults(folder, tolerance=SPEED_LEFT_OUT))
+    assert {own.policy for own in rows} == {"autoregressive", "hydra-default", "static:tree-4x2"}
+    assert "medusa-default: not repeated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("tolerance", "differs"), [(0.0, True), (0.1, False)])
+def test_scores_may_be_off_by_the_tolerance(episode, tolerance, differs):
+    one, other = (
+        Run("p", 0, episode("q", (1, 2, 0.1)), [StepDetail(scores={"base_top1": score})])
+        for score in (0.5, 0.55)
+    )
+    assert bool(first_difference(one, other, tolerance)) == differs
+
+
+def test_the_folder_is_positional(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["validate", str(tmp_path), "--tolerance", "inf"])
+    assert tyro.cli(ValidateResults) == ValidateResults(tmp_path, 0, math.inf)
