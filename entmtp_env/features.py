@@ -14,8 +14,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-Probe = Literal["none", "chain", "union"]
-"""What is drafted before the decision: nothing, the greedy chain, or the union of the bank's trees."""
+Probe = Literal["none", "first", "chain", "union"]
+"""What is drafted before the decision: nothing, the first depth (which every tree but the empty one drafts
+anyway), the greedy chain, or the union of the bank's trees."""
 
 GROUPS = ("base", "entropy", "heads", "acceptance", "position", "token", "trees")
 ENTROPY_WINDOWS = (4, 8, 12, 16, 24, 32, 64)

@@ -49,7 +49,8 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         reward: Reward name or spec.
         features: ``"all"``, or names of feature groups, comma-separated or as a sequence.
-        probe: What is drafted before the decision: ``"none"``, ``"chain"`` or ``"union"``.
+        probe: What is drafted before the decision: ``"none"``, ``"first"`` (the first depth, which every
+            tree but the empty one drafts anyway), ``"chain"`` or ``"union"``.
         capacity: KV rows; prompt, text and the largest tree must fit.
         render_mode: ``"ansi"`` or ``None``.
 
@@ -101,7 +102,13 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         self.feature_names = self.feature_set.names
         self._tracker = FeatureTracker(self.feature_set)
         union = self.bank.union
-        self._probe_tree = {"none": None, "chain": DraftTree.chain(self.bank.depth), "union": union}[probe]
+        depth = self.bank.depth
+        self._probe_tree = {
+            "none": None,
+            "first": DraftTree.chain(min(1, depth)),
+            "chain": DraftTree.chain(depth),
+            "union": union,
+        }[probe]
         self._members = np.array(
             [[node in tree.rows for node in union.nodes] for tree in self.bank], dtype=float
         )

@@ -53,7 +53,7 @@ class Compare:
         bank: Bank of trees: default, or a JSON file.
         acceptance: Acceptance rule: greedy, sample:temperature=T or typical:temperature=T,epsilon=E,alpha=A.
         max_new_tokens: Cap on the tokens of a text.
-        probe: What is drafted before a decision: none, chain or union.
+        probe: What is drafted before a decision: none, first, chain or union.
         features: Feature groups to observe, separated by commas, or all.
         capacity: Rows of the KV cache; prompt, text and the largest tree must fit.
         dtype: auto, float32, bfloat16 or float16.

@@ -46,7 +46,7 @@ class Replay:
         costs: Seconds of a step: auto, a shipped cost table, a JSON file, or analytic:base=B,node=N,depth=D.
         bank: Bank of trees: default, or a JSON file.
         max_new_tokens: Cap on the tokens of a text; by default that of the recording.
-        probe: What is drafted before a decision: none, chain or union; the costs must be of the same.
+        probe: What is drafted before a decision: none, first, chain or union; the costs must be of the same.
         features: Feature groups to observe, separated by commas, or all.
         capacity: Rows of the KV cache.
         seed: Seed of the bootstrap.

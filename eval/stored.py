@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from eval.statistics import REFERENCE
 from eval.watch import StepDetail
 from policies import Episode, StepRecord
 
-_WHICH = ("prompts", "policy", "prompt_id")
-_STEP = [field.name for field in dataclasses.fields(StepRecord) if field.default is dataclasses.MISSING]
+_WHICH = {"prompts": "str", "policy": "str", "prompt_id": "str"}
+_STEP = _WHICH | {"step": "int"} | {field.name: str(field.type) for field in dataclasses.fields(StepRecord)}
 _EPISODE = (
-    *("seed", "steps", "tokens", "seconds", "policy_seconds", "prefill_seconds"),
-    *("finish_reason", "text"),
+    _WHICH
+    | dict.fromkeys(("seed", "steps", "tokens"), "int")
+    | dict.fromkeys(("seconds", "policy_seconds", "prefill_seconds"), "float")
+    | dict.fromkeys(("finish_reason", "text"), "str")
 )
+_DETAIL = {"token_ids": "list", "text": "str", "scores": "dict"}
+"""What a step may have besides: token ids and numbers by name."""
 
 
 @dataclass(frozen=True)
@@ -97,29 +102,41 @@ def load_results(path: Path) -> StoredResults:
                 f"{path} has no {name}; pass a folder that 'python -m eval compare' wrote"
             )
     manifest = _read_json(path / "manifest.json")
-    if not isinstance(manifest, dict) or not {"settings", "environments", "prompt_seeds"} <= manifest.keys():
+    if not _is_comparison(manifest):
         raise ValueError(f"{path / 'manifest.json'} is not of 'python -m eval compare'; pass such a folder")
     steps: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for where, line in _read_lines(path / "steps.jsonl", (*_WHICH, "step", *_STEP)):
+    for where, line in _read_lines(path / "steps.jsonl", _STEP):
         own = steps[line["prompts"], line["policy"], line["prompt_id"]]
         if line["step"] != len(own):
             raise ValueError(f"{where}: step {line['step']!r}, expected {len(own)}; the file is damaged")
         own.append(line)
     runs = []
-    for where, line in _read_lines(path / "episodes.jsonl", (*_WHICH, *_EPISODE)):
+    for where, line in _read_lines(path / "episodes.jsonl", _EPISODE):
         own = steps.pop((line["prompts"], line["policy"], line["prompt_id"]), [])
         if not own:
             raise ValueError(f"{where}: steps.jsonl has no step of this episode, or it is here twice")
         runs.append(_stored_run(line, own))
     if not runs:
         raise ValueError(f"{path / 'episodes.jsonl'} has no episode; the run ended before the first")
-    summary = path / "summary.json"
-    return StoredResults(path, manifest, tuple(runs), _read_json(summary) if summary.is_file() else None)
+    summary = _read_json(path / "summary.json") if (path / "summary.json").is_file() else None
+    if not isinstance(summary, (dict, type(None))):
+        raise ValueError(f"{path / 'summary.json'} is not a JSON object; the file is damaged")
+    return StoredResults(path, manifest, tuple(runs), summary)
+
+
+def _is_comparison(manifest: Any) -> bool:
+    try:
+        settings = manifest["settings"]
+        names = [settings["baseline"], *settings["policies"]]
+        parts = (settings, manifest["environments"], manifest["prompt_seeds"])
+    except (KeyError, TypeError):
+        return False
+    return all(isinstance(part, dict) for part in parts) and all(isinstance(name, str) for name in names)
 
 
 def _stored_run(totals: dict[str, Any], lines: list[dict[str, Any]]) -> StoredRun:
     names = [field.name for field in dataclasses.fields(StepRecord)]
-    records = [StepRecord(**{name: line[name] for name in names if name in line}) for line in lines]
+    records = [StepRecord(**{name: line[name] for name in names}) for line in lines]
     details = [
         StepDetail(tuple(line.get("token_ids", ())), line.get("text", ""), line.get("scores", {}))
         for line in lines
@@ -137,21 +154,35 @@ def _stored_run(totals: dict[str, Any], lines: list[dict[str, Any]]) -> StoredRu
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON in UTF-8 ({error}); the file is damaged") from error
 
 
-def _read_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_lines(path: Path, types: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Whole lines with their place; JSON may hold Unicode line separators, so only newlines part lines."""
     *whole, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(whole, start=1):
         where = f"{path}, line {number}"
         try:
             document = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where} is not JSON in UTF-8 ({error}); the file is damaged") from error
         if not isinstance(document, dict):
             raise ValueError(f"{where} is not a JSON object; the file is damaged")
-        if missing := [key for key in keys if key not in document]:
+        if missing := [key for key in types if key not in document]:
             raise ValueError(f"{where} lacks {', '.join(missing)}; the file is damaged")
+        for key, kind in (types | _DETAIL).items():
+            if key in document and not _is(document[key], kind):
+                raise ValueError(f"{where}: {key} is {document[key]!r}, not a {kind}; the file is damaged")
         yield where, document
+
+
+def _is(value: Any, kind: str) -> bool:
+    """Whether a JSON value has a type; whole numbers are floats, too, infinite ones and NaN are not."""
+    if kind == "list":
+        return isinstance(value, list) and all(_is(item, "int") for item in value)
+    if kind == "dict":
+        return isinstance(value, dict) and all(_is(item, "float") for item in value.values())
+    if kind == "float" and type(value) is int:
+        return True
+    return type(value).__name__ == kind and (kind != "float" or math.isfinite(value))

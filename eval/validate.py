@@ -56,7 +56,7 @@ class Validate:
         heads: Draft heads of the recording: auto, medusa or a checkpoint.
         bank: Bank of trees: default, or a JSON file.
         max_new_tokens: Cap on the tokens of a text; by default that of the recording.
-        probe: What is drafted before a decision: none, chain or union; the costs must be of the same.
+        probe: What is drafted before a decision: none, first, chain or union; the costs must be of the same.
         features: Feature groups to observe, separated by commas, or all.
         capacity: Rows of the KV cache; prompt, text and the largest tree must fit.
         dtype: Element type of the recording: auto, float32, bfloat16 or float16.

@@ -38,6 +38,17 @@ class PolicyFile:
     feature_fingerprint: str | None = None
     calibration: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Check the types, which a file may have wrong.
+
+        Raises:
+            ValueError: When one is; the message names the entry.
+        """
+        for key, value in vars(self).items():
+            expected = Mapping if key in ("options", "calibration") else str
+            if not isinstance(value, expected) and (key, value) != ("feature_fingerprint", None):
+                raise ValueError(f"{key} must be a JSON {'string' if expected is str else 'object'}")
+
     @classmethod
     def of(cls, policy: SchedulerPolicy, calibration: Mapping[str, Any] | None = None) -> PolicyFile:
         """Describe a policy with the options that it has in force."""
@@ -71,11 +82,10 @@ class PolicyFile:
         unknown = document.keys() - cls.__dataclass_fields__.keys()
         if unknown:
             raise ValueError(f"{path} is not a policy file: unknown key {', '.join(sorted(unknown))}")
-        for key, value in document.items():
-            expected = dict if key in ("options", "calibration") else str
-            if not isinstance(value, expected):
-                raise ValueError(f"{path}: {key} must be a JSON {'object' if expected is dict else 'string'}")
-        return cls(**document)
+        try:
+            return cls(**document)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def check(self, policy: str, env: SchedulingEnv) -> None:
         """Refuse to run as another policy, or with another bank or other features.

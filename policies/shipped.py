@@ -7,12 +7,19 @@ from pathlib import Path
 
 
 def shipped_policies() -> dict[tuple[str, str], Path]:
-    """Files by name of the policy and of the bank that it belongs to."""
+    """Files by their names, which are the policies' or a variant's of one, and by the banks they belong to."""
     folder = Path(str(resources.files("policies") / "data"))
     return {(path.stem, path.parent.name): path for path in sorted(folder.glob("*/*"))}
 
 
 def policy_path(policy: str, file: str) -> Path:
-    """The file meant by ``policy@file``: a path, or the name of a bank that a shipped one belongs to."""
+    """The file meant by ``policy@file``.
+
+    Args:
+        policy: Name of the policy.
+        file: A path, or the name of a bank that a shipped one belongs to, with ``/<variant>`` behind it where
+            there are several, as in ``learned@smollm2-pooled/ppo``.
+    """
+    bank, _, variant = file.partition("/")
     path = Path(file)
-    return path if path.exists() else shipped_policies().get((policy, file), path)
+    return path if path.exists() else shipped_policies().get((variant or policy, bank), path)

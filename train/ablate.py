@@ -26,7 +26,7 @@ What = Literal["reward", "features", "probe", "bank-size"]
 _CELLS = {
     "reward": ("throughput_advantage", "tokens_per_second", "step_tokens_per_second"),
     "features": ("all", "base", "heads", "history"),
-    "probe": ("none", "chain", "union"),
+    "probe": ("none", "first", "chain", "union"),
 }
 _HISTORY = "entropy,acceptance"
 
@@ -52,7 +52,7 @@ class Ablation(SchedulerTraining):
             chat:calibration. The probe union needs such as were made with train record --candidates.
         out: Folder for results and policies.
         cells: Values to try, by default: each reward; all, base, heads, history (that is entropy,acceptance);
-            none, chain, union; all trees, and each smaller power of two. The first one's best single tree is
+            none, first, chain, union; all trees, and each smaller power of two. The first one's best single tree is
             what throughputs are divided by.
         seeds: Seeds of each cell.
         train_by: rl, with --algo and its settings; or by supervision, as train value has it, with its

@@ -46,7 +46,7 @@ class Bank:
         swaps: Then exchange kept trees for others until no exchange helps.
         keep: Candidates that the bank has besides, such as hydra-default, so that policies can name them.
         max_new_tokens: Token cap of a text; that of the recordings by default.
-        probe: What is drafted before each decision: none or chain; the costs must be of the same.
+        probe: What is drafted before each decision: none, first or chain; the costs must be of the same.
         overwrite: Replace the bank that is there.
     """
 
@@ -58,7 +58,7 @@ class Bank:
     swaps: bool = False
     keep: tuple[str, ...] = ()
     max_new_tokens: int | None = None
-    probe: Literal["none", "chain"] = "none"
+    probe: Literal["none", "first", "chain"] = "none"
     overwrite: bool = False
 
     def __post_init__(self) -> None:

@@ -74,7 +74,7 @@ class Calibrate:
         num_prompts: Live: use that many of them, drawn at random; 0 = all.
         acceptance: Live: acceptance rule.
         max_new_tokens: Token cap of each text; by default 128, with recordings theirs.
-        probe: What is drafted before each decision: none, chain or union.
+        probe: What is drafted before each decision: none, first, chain or union.
         dtype: Live: element type, "auto" for the fastest.
         device: Live: "auto", "cpu" or "cuda".
         capacity: KV rows; prompt, text and the largest tree must fit.

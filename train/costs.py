@@ -48,7 +48,7 @@ class Costs:
         bank: Trees to measure: a known name or a JSON file.
         prompts: Prompt set whose text fills the contexts.
         acceptance: Acceptance rule.
-        probe: What is drafted before each decision: none, chain or union.
+        probe: What is drafted before each decision: none, first, chain or union.
         contexts: Context lengths in tokens; by default 64, 256, 512, 1024, ... and the longest that fits.
         repeats: Timed steps for each tree and context length.
         dtype: Element type, "auto" for the fastest.

@@ -42,7 +42,7 @@ class Export:
         max_new_tokens: Token cap of a text; that of the recording by default.
         reward: Reward name or spec.
         features: Feature groups, comma-separated.
-        probe: What is drafted before each decision: none, chain or union.
+        probe: What is drafted before each decision: none, first, chain or union.
         capacity: KV rows; prompt, text and the largest tree must fit.
     """
 

@@ -47,7 +47,7 @@ class SchedulerTraining:
         bank: Trees to choose from: a known name or a JSON file.
         reward: Reward. throughput_advantage without a reference takes the throughput of the best static tree.
         features: Groups of features, comma-separated, or all.
-        probe: What is drafted before each decision: none, chain or union.
+        probe: What is drafted before each decision: none, first, chain or union.
         max_new_tokens: Token cap of each text; by default that of the recordings.
         capacity: KV rows; prompt, text and the largest tree must fit.
         steps: Decode steps to train for.

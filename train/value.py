@@ -43,7 +43,7 @@ class ValueTraining:
         costs: Seconds of a step: auto, a cost table, or analytic:base=B,node=N,depth=D.
         bank: Trees to choose from: default or a JSON file.
         features: Groups of features, comma-separated, or all; "value" needs position.
-        probe: What is drafted before each decision: none, chain or union.
+        probe: What is drafted before each decision: none, first, chain or union.
         max_new_tokens: Token cap of each text; by default that of the recordings.
         capacity: KV rows; prompt, text and the largest tree must fit.
         methods: What to train: value, imitation, improvement.

@@ -38,7 +38,8 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
         max_new_tokens: Token cap of a text; that of the recording by default.
         reward: Reward name or spec.
         features: ``"all"``, or names of feature groups, comma-separated or as a sequence.
-        probe: What is drafted before the decision: ``"none"``, ``"chain"`` or ``"union"``; the costs must
+        probe: What is drafted before the decision: ``"none"``, ``"first"`` (the first depth, which every
+            tree but the empty one drafts anyway), ``"chain"`` or ``"union"``; the costs must
             have been measured with it.
         capacity: KV rows; prompt, text and the largest tree must fit.
         render_mode: ``None``.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -171,10 +171,12 @@ class Recording:
                 f"{path} has format {header.get('format')!r}, this version reads {FORMAT}; record it again"
             )
         try:
-            texts = tuple(RecordedText(**text) for text in header["texts"])
+            texts = tuple(_read_text(text) for text in header["texts"])
+            if not isinstance(header["manifest"], dict):
+                raise ValueError("the manifest is no JSON object")
             candidates = DraftTree.from_paths("candidates", header["candidates"])
             return cls(header["manifest"], texts, candidates=candidates, **arrays)
-        except (KeyError, TypeError, ValueError) as error:
+        except (IndexError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no valid recording: {error}") from error
 
     @classmethod
@@ -207,6 +209,13 @@ class Recording:
             candidates=first.candidates,
             **parts,
         )
+
+
+def _read_text(document: dict[str, Any]) -> RecordedText:
+    for field in fields(RecordedText):
+        if type(document[field.name]).__name__ != field.type:
+            raise ValueError(f"{field.name} of a text is {document[field.name]!r}, expected {field.type}")
+    return RecordedText(**document)
 
 
 _ARRAYS = (

@@ -36,7 +36,12 @@ class SignalTable:
         self._depth, self._union, self._probed = depth, probe == "union", probe != "none"
         # How far the greedy chain is drafted: by each tree, and before the decision.
         known = [tree.greedy_depth for tree in bank]
-        self._probe_known = {"none": 0, "chain": depth, "union": bank.union.greedy_depth}[probe]
+        self._probe_known = {
+            "none": 0,
+            "first": min(1, depth),
+            "chain": depth,
+            "union": bank.union.greedy_depth,
+        }[probe]
         self._drafts = [len(tree) > 0 for tree in bank]
         self._all_known, self._all_drafts = np.array(known), np.array(self._drafts)
         self._heads = [self._columns(depths) for depths in known]

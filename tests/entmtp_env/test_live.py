@@ -52,7 +52,7 @@ def fixed_clock():
     return lambda: next(ticks) * 0.001
 
 
-@pytest.mark.parametrize("probe", ["none", "chain", "union"])
+@pytest.mark.parametrize("probe", ["none", "first", "chain", "union"])
 def test_gymnasium_checker_finds_nothing(make, probe):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -98,7 +98,7 @@ def test_fifty_steps_repeat_with_a_fixed_clock(make):
         assert info_a == info_b
 
 
-@pytest.mark.parametrize("probe", ["none", "chain", "union"])
+@pytest.mark.parametrize("probe", ["none", "first", "chain", "union"])
 @pytest.mark.parametrize("acceptance", ["greedy", "sample:temperature=0.8"])
 def test_the_text_does_not_depend_on_the_schedule(make, probe, acceptance):
     rng = np.random.default_rng(0)

@@ -134,7 +134,7 @@ def test_without_candidates_union_is_refused_before_anything_is_trained(config, 
         paths[name] = (str(tmp_path / f"{name}.npz"),)
         dataclasses.replace(recording, candidates=BANK.union, path_values=values).save(paths[name][0])
     rows = ablate(dataclasses.replace(config, **paths))
-    assert [row["cell"] for row in rows] == ["none", "chain", "union"]
+    assert [row["cell"] for row in rows] == ["none", "first", "chain", "union"]
     assert min(row["iqm"] for row in rows) > 1.3
     names = make_policy(
         f"learned@{tmp_path / 'probe' / 'union-0.npz'}",

@@ -60,7 +60,7 @@ class Log:
         return self.now
 
 
-@pytest.mark.parametrize("probe", ["none", "chain"])
+@pytest.mark.parametrize("probe", ["none", "first", "chain"])
 def test_seconds_are_those_of_a_live_step(config, monkeypatch, probe):
     table = measure_costs(dataclasses.replace(config, probe=probe), Log(monkeypatch).clock)
     # Draft, verification, the rest of the decoder's step, and the features; a probe is drafting.

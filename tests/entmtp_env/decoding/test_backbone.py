@@ -33,6 +33,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 VARIANTS = {
     "llama": lambda: tiny_model(),
@@ -41,6 +42,7 @@ VARIANTS = {
     "llama-wide-heads": lambda: tiny_model(head_dim=16),
     "llama-biases": lambda: tiny_model(attention_bias=True, mlp_bias=True),
     "llama-3-rope": lambda: tiny_model(rope_parameters=LLAMA3),
+    "llama-linear-rope": lambda: tiny_model(rope_parameters=LINEAR),
     "llama-yarn": lambda: tiny_model(rope_parameters=YARN),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SMALL, sliding_window=None)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL)),

@@ -14,7 +14,7 @@ from entmtp_env.replay.env import ReplayEnv
 from tests.recordings import BANK, accepted, random_recording, saved_settings, seconds
 
 ID = "EntMTP/Replay-v0"
-PROBES = ("none", "chain", "union")
+PROBES = ("none", "first", "chain", "union")
 
 
 @pytest.fixture(scope="module")

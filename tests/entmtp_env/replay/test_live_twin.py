@@ -18,7 +18,7 @@ ID = "EntMTP/Replay-v0"
 # So small a vocabulary that wide trees hold the next token.
 VOCAB, CAP, PROMPTS, SEED = 11, 20, 5, 7
 RULES = ("greedy", "sample:temperature=0.8")
-PROBES = ("none", "chain", "union")
+PROBES = ("none", "first", "chain", "union")
 SWITCHING = ("random", "threshold:score=base_top1,on=0.6", "ladder:edges=0.3|0.4|0.5")
 
 

@@ -11,7 +11,7 @@ from entmtp_env.tracker import Signals
 from entmtp_env.trees import DraftTree
 from tests.recordings import BANK, COSTS, random_recording
 
-PROBES = ("none", "chain", "union")
+PROBES = ("none", "first", "chain", "union")
 NAN = math.nan
 
 

@@ -47,7 +47,7 @@ def same_infos(seen, expected):
                 assert mine[key] == pytest.approx(value), key
 
 
-@pytest.mark.parametrize("probe", ["none", "chain", "union"])
+@pytest.mark.parametrize("probe", ["none", "first", "chain", "union"])
 @pytest.mark.parametrize("reward", REWARDS)
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_many_are_what_gymnasium_makes_of_single_ones(settings, actions, mode, reward, probe):
