@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tyro
 
+from benchmarks.cpu import Cpu, measure_cpu
 from benchmarks.exactness import Exactness, measure_exactness
 from benchmarks.gpu import Gpu, measure_gpu
 from benchmarks.replay import Replay, measure_replay
@@ -12,6 +13,11 @@ from benchmarks.replay import Replay, measure_replay
 def main() -> None:
     """Parse the command line and run."""
     app = tyro.extras.SubcommandApp()
+
+    @app.command(name="cpu")
+    def cpu(config: tyro.conf.OmitArgPrefixes[Cpu]) -> None:
+        """Decode steps on this CPU against the limit of the machine, texts against transformers, memory."""
+        measure_cpu(config)
 
     @app.command(name="exactness")
     def exactness(config: tyro.conf.OmitArgPrefixes[Exactness]) -> None:

@@ -1,7 +1,7 @@
 """Gymnasium environments for schedulers of tree-based speculative decoding.
 
 Importing this package registers ``EntMTP/Live-v0``, the real decoder, and ``EntMTP/Replay-v0``, its twin on
-recorded texts.
+recorded texts; ``EntMTP/Staged-v0`` and ``EntMTP/StagedReplay-v0`` decide after every drafted depth.
 """
 
 import gymnasium
@@ -18,4 +18,8 @@ gymnasium.register(
     entry_point="entmtp_env.replay.env:ReplayEnv",
     vector_entry_point="entmtp_env.replay.vector_env:ReplayVectorEnv",
 )
+gymnasium.register(
+    id="EntMTP/Staged-v0", entry_point="entmtp_env.staged_env:StagedEnv", nondeterministic=True
+)
+gymnasium.register(id="EntMTP/StagedReplay-v0", entry_point="entmtp_env.replay.staged_env:StagedReplayEnv")
 one_thread_after_fork()

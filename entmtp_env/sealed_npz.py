@@ -61,10 +61,14 @@ def load_sealed(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, 
     body, seal = data[:-_SEAL_SIZE], data[-_SEAL_SIZE:]
     if not body or seal != _seal(body):
         raise ValueError(f"{path} is damaged or is no {kind} of this package; fetch or make it again")
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    header = json.loads(arrays.pop(_HEADER).tobytes().decode())
-    if header.pop("kind", None) != kind:
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            arrays = {name: np.asarray(archive[name]) for name in archive.files}
+        header = json.loads(arrays.pop(_HEADER).tobytes().decode())
+    # Anybody can seal a file, so it can fail in any way.
+    except Exception as error:
+        raise ValueError(f"{path} is sealed, but is no {kind} of this package: {error!r}") from error
+    if not isinstance(header, dict) or header.pop("kind", None) != kind:
         raise ValueError(f"{path} is not a {kind}")
     return header, arrays
 

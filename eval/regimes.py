@@ -47,8 +47,8 @@ class Regimes:
         num_prompts: Texts of each task, the first after a seeded shuffle; 0 = all.
         tree: Tree of the bank that drafts at every step.
         bank: Bank of trees: default, or a JSON file.
-        probe: What is drafted before a decision: none, first, chain or union; with none, as in the paper, the heads'
-            features are those of the last draft.
+        probe: What is drafted before a decision: none, first, chain or union; with none, as in the paper,
+            the heads' features are those of the last draft.
         max_new_tokens: Cap on the tokens of a text; by default that of the recording, or 256 live.
         model: Base model, live: a known name, a folder or a Hugging Face repository.
         heads: Draft heads, live: auto, medusa or a checkpoint.

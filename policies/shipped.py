@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def shipped_policies() -> dict[tuple[str, str], Path]:
-    """Files by their names, which are the policies' or a variant's of one, and by the banks they belong to."""
+    """Files by name, the policy's or that of a variant of it, and by the bank that they belong to."""
     folder = Path(str(resources.files("policies") / "data"))
     return {(path.stem, path.parent.name): path for path in sorted(folder.glob("*/*"))}
 

@@ -52,8 +52,8 @@ class Ablation(SchedulerTraining):
             chat:calibration. The probe union needs such as were made with train record --candidates.
         out: Folder for results and policies.
         cells: Values to try, by default: each reward; all, base, heads, history (that is entropy,acceptance);
-            none, first, chain, union; all trees, and each smaller power of two. The first one's best single tree is
-            what throughputs are divided by.
+            none, first, chain, union; all trees, and each smaller power of two. The first one's best single
+            tree is what throughputs are divided by.
         seeds: Seeds of each cell.
         train_by: rl, with --algo and its settings; or by supervision, as train value has it, with its
             defaults: value, imitation, improvement.

@@ -14,7 +14,7 @@ class PPOSettings:
         n_steps: Decode steps of each environment between updates.
         batch_size: Steps in a minibatch.
         n_epochs: Passes over the steps of an update.
-        gamma: Discount of a step.
+        gamma: Discount of a step; a tree acts on the next steps at most, and longer horizons learn worse.
         gae_lambda: Of generalised advantage estimation.
         clip_range: How far a step's probability may move in an update.
         ent_coef: Weight of the entropy.
@@ -26,8 +26,8 @@ class PPOSettings:
     n_steps: int = 32
     batch_size: int = 1024
     n_epochs: int = 4
-    gamma: float = 0.9
-    gae_lambda: float = 0.9
+    gamma: float = 0.5
+    gae_lambda: float = 0.5
     clip_range: float = 0.2
     ent_coef: float = 0.003
     vf_coef: float = 0.5

@@ -73,17 +73,35 @@ def load_heads(path: str | Path) -> DraftHeads:
             if metadata.pop("sha256", None) != _sha256(sorted(metadata.items()), tensors):
                 raise ValueError("the checksum is missing or wrong; fetch or train the file again")
             config = HeadsConfig(**json.loads(metadata["config"]))
-        heads = DraftHeads(config, tensors["vocab_ids"])
-        heads.load_state_dict(tensors, strict=True)
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        if max(config.depth, config.num_layers) > len(tensors):
+            raise ValueError(f"{config.depth} heads of {config.num_layers} layers in {len(tensors)} tensors")
+        if spoilt := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+            raise ValueError(f"there are numbers that are not finite in {', '.join(spoilt)}")
+        # Nothing is allocated for a configuration before its shapes have proved to be those of the tensors.
+        with torch.device("meta"):
+            heads = DraftHeads(config, tensors["vocab_ids"])
+        state = {name: t.long() if name == "vocab_ids" else t.float() for name, t in tensors.items()}
+        heads.load_state_dict(state, strict=True, assign=True)
+    # A RecursionError, of a configuration that is nested too deep, is a RuntimeError.
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{path} does not hold draft heads of this project: {error}") from error
     return heads.eval()
 
 
 def read_manifest(path: str | Path) -> dict[str, object]:
-    """The manifest stored with heads."""
-    with safe_open(path, framework="pt") as file:
-        return json.loads((file.metadata() or {}).get("manifest", "{}"))
+    """The manifest stored with heads.
+
+    Raises:
+        ValueError: When the file is damaged, or holds none.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            manifest = json.loads((file.metadata() or {})["manifest"])
+        if not isinstance(manifest, dict):
+            raise TypeError("it is no JSON object")
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} has no manifest of draft heads: {error!r}") from error
+    return manifest
 
 
 def heads_fingerprint(heads: DraftHeads) -> str:

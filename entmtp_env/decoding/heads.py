@@ -67,6 +67,8 @@ class HeadsConfig:
             )
         if self.depth < 1 or self.num_layers < 1 or self.draft_vocab_size < 1:
             raise ValueError("depth, num_layers and draft_vocab_size must be at least 1")
+        if not 0 < self.rms_norm_eps < 1:
+            raise ValueError(f"rms_norm_eps must be between 0 and 1, got {self.rms_norm_eps}")
         if not 0 <= self.deep_vocab_size <= self.draft_vocab_size:
             raise ValueError(
                 f"deep_vocab_size must be in 0..{self.draft_vocab_size}, the draft vocabulary, got "

@@ -93,13 +93,13 @@ def json_array_rows(file: IO[bytes], source: str) -> Iterator[Row]:
             "all that may have followed",
             stacklevel=2,
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{source}, after entry {number}: {error}") from error
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        from pyarrow.lib import ArrowInvalid
+        from pyarrow.lib import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise PromptsUnavailableError(
@@ -109,5 +109,6 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         with ParquetFile(path) as file:
             for batch in file.iter_batches():
                 yield from batch.to_pylist()
-    except ArrowInvalid as error:
+    # Damage is told as either.
+    except (ArrowException, OSError) as error:
         raise ValueError(f"{path} is not a Parquet file: {error}") from error

@@ -115,9 +115,11 @@ def task_texts(name: str, file: str = "") -> list[tuple[str, str]]:
                 f"{source}, row {number} is no row of {name}: expected {task.schema}, got the columns "
                 f"{', '.join(map(str, row))} ({error!r})"
             ) from error
-        words = (text or "").casefold().split()
-        if text is not None and words:
-            digest = hashlib.sha256(" ".join(words).encode("utf-8", "surrogatepass")).hexdigest()
+        # Half a surrogate pair is where somebody cut an emoji in two; no tokenizer takes it.
+        text = (text or "").encode(errors="replace").decode()
+        words = text.casefold().split()
+        if words:
+            digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
             distinct.setdefault(digest, (f"{name}-{number}", text))
     return [distinct[digest] for digest in sorted(distinct)]
 

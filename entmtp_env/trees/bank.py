@@ -113,7 +113,7 @@ class TopologyBank:
             if not all(isinstance(name, str) for name in (document["name"], *(tree.name for tree in trees))):
                 raise ValueError("names must be strings")
             return cls(trees, name=document["name"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not a topology bank: {error!r}") from error
 
 

@@ -52,6 +52,15 @@ class DraftTree:
                 )
         object.__setattr__(self, "nodes", tuple(nodes))
 
+    def __hash__(self) -> int:
+        """That of the nodes, computed once: every step looks its tree up."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Of integers alone, as those of strings differ in the process that a pickled tree goes to.
+        return hash(self.nodes)
+
     @classmethod
     def chain(cls, depth: int, name: str = "") -> DraftTree:
         """The greedy chain of ``depth`` drafts."""

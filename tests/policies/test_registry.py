@@ -50,8 +50,9 @@ def module(tmp_path, monkeypatch, request):
 
 
 def test_every_built_in_class_carries_its_name(env):
-    # These need recorded texts or a file: see test_oracle.py and test_network_policy.py.
-    for name in set(policy_names()) - {"oracle", "learned", "value"}:
+    # These need recorded texts, a file or stages: see test_oracle.py, test_network_policy.py, test_staged.py.
+    others = {"oracle", "learned", "value", "eagle2", "eagle2-cost-aware", "staged-threshold"}
+    for name in set(policy_names()) - others:
         policy = make_policy("static:chain-1" if name == "static" else name, env)
         assert policy.name == name
         assert isinstance(policy, SchedulerPolicy)

@@ -64,7 +64,7 @@ class Log:
 def test_seconds_are_those_of_a_live_step(config, monkeypatch, probe):
     table = measure_costs(dataclasses.replace(config, probe=probe), Log(monkeypatch).clock)
     # Draft, verification, the rest of the decoder's step, and the features; a probe is drafting.
-    probed = TICK if probe == "chain" else 0.0
+    probed = 0.0 if probe == "none" else TICK
     shape = (len(TREES), 3)
     for values in (table.seconds, table.lower, table.upper):
         np.testing.assert_allclose(values, np.full(shape, 4 * TICK + probed))

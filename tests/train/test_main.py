@@ -18,6 +18,7 @@ from train.__main__ import main
         (["rl"], ["--recordings", "--held-out", "--ppo.gamma", "decode/regret"]),
         (["bank"], ["--candidates", "--size", "--swaps", "oracle"]),
         (["ablate"], ["--what", "--cells", "--seeds", "--ppo.gamma", "interquartile"]),
+        (["stages"], ["--recordings", "--out", "--expand", "--budgets"]),
         (["publish"], ["--heads", "--repository", "model card"]),
     ],
 )

@@ -16,7 +16,7 @@ from tests.tiny import EOS, random_tree, tiny_backbone, tiny_decoder, tiny_heads
 ARCHS = ("medusa", "hydra", "hydra-prefix")
 BANK = default_bank()
 BIG = published_trees()["hydra-default"]
-PROBES = {"none": None, "chain": DraftTree.chain(4), "union": BANK.union}
+PROBES = {"none": None, "first": DraftTree.chain(1), "chain": DraftTree.chain(4), "union": BANK.union}
 RULES = {"greedy": GreedyRule, "sample": SampleRule}
 # So small a vocabulary that 10 children of a node hold the next token: deep paths are accepted.
 VOCAB, CAP, SEED = 10, 16, 8

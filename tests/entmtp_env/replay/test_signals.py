@@ -31,7 +31,7 @@ def expected(tables, probe, row, step=None, ended=False):
     recording, last = tables.recording, row if step is None else step[0]
     fresh = step is None or (probe != "none" and not ended)
     if fresh:
-        known = {"none": 0, "chain": BANK.depth, "union": chain_depth(BANK.union)}[probe]
+        known = {"none": 0, "first": 1, "chain": BANK.depth, "union": chain_depth(BANK.union)}[probe]
         last = row
     else:
         known = chain_depth(BANK[step[1]])

@@ -1,3 +1,7 @@
+import os
+import pickle
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -108,3 +112,16 @@ def test_what_is_no_tree_is_refused(nodes, message):
 def test_ranks_must_be_integers(node):
     with pytest.raises(TypeError):
         DraftTree("broken", (node,))
+
+
+def test_equal_trees_have_equal_hashes_in_every_process():
+    tree = DraftTree.chain(3)
+    code = (
+        "import pickle, sys; from entmtp_env.trees import DraftTree; tree = DraftTree.chain(3); hash(tree); "
+        "sys.stdout.buffer.write(pickle.dumps(tree))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    output = subprocess.run([sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.PIPE)
+    other = pickle.loads(output.stdout)
+    assert other == tree
+    assert {tree: 1}[other] == 1

@@ -1,0 +1,168 @@
+"""The staged decoder: draft a depth, look at the path values, then draft deeper or verify the best nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from entmtp_env.decoding.backbone import Backbone
+from entmtp_env.decoding.decoder import Step, TreeDecoder
+from entmtp_env.decoding.heads import DraftHeads
+from entmtp_env.decoding.node_table import BuiltTree, NodeTable
+from entmtp_env.decoding.staged_draft import Stage, first_stage, next_stage
+from entmtp_env.decoding.stages import Stages
+from entmtp_env.trees import DraftTree
+
+
+class StagedDecoder(TreeDecoder):
+    """A tree decoder whose steps are decisions: :meth:`deepen` while it pays, then :meth:`verify_best`.
+
+    Nodes are chosen by path value, as EAGLE-2 does (arXiv 2406.16858), but for each number of drafted depths;
+    the tree is built from arrays that are made once. Under a lossless rule the text is the autoregressive
+    one, whatever is decided.
+
+    Args:
+        backbone: The base model.
+        heads: Draft heads attached to it.
+        stages: What may be drafted and verified.
+        capacity: KV rows of the session: prompt, text and the largest budget must fit.
+        eos_token_ids: Tokens that end a text.
+        clock: Seconds of a monotonic clock; tests inject their own.
+
+    Raises:
+        ValueError: When the heads cannot draft so deep or so wide.
+
+    Example:
+        >>> decoder.start([1, 42, 7], max_new_tokens=64)     # doctest: +SKIP
+        >>> while not decoder.finish_reason:                 # doctest: +SKIP
+        ...     decoder.deepen()
+        ...     if decoder.table.level.max() > 0.5:
+        ...         decoder.deepen()
+        ...     decoder.verify_best(8)
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        heads: DraftHeads,
+        stages: Stages,
+        *,
+        capacity: int = 2048,
+        eos_token_ids: frozenset[int] = frozenset(),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        config, shape = heads.config, stages.shape
+        if shape.depth > config.depth:
+            raise ValueError(
+                f"the stages {stages.name!r} have depth {shape.depth}; there are only {config.depth} heads"
+            )
+        for depth, children in enumerate(shape.children, start=1):
+            if children > config.vocab_size(depth):
+                raise ValueError(
+                    f"the stages {stages.name!r} ask for {children} children at depth {depth}, but only "
+                    f"{config.vocab_size(depth)} tokens can be drafted there"
+                )
+        super().__init__(
+            backbone,
+            heads,
+            capacity=capacity,
+            eos_token_ids=eos_token_ids,
+            max_nodes=stages.max_nodes,
+            clock=clock,
+        )
+        self.stages, self.table = stages, NodeTable(stages)
+        self.built: BuiltTree = self.table.best(0)
+        """The tree that was verified last."""
+        self._stage: Stage | None = None
+        self._tokens = torch.zeros(shape.nodes + 1, dtype=torch.int64, device=backbone.device)
+        self._staged_seconds = 0.0
+
+    @torch.inference_mode()
+    def deepen(self) -> float:
+        """Draft one more depth; its path values are in :attr:`table` then.
+
+        Returns:
+            Seconds it took.
+
+        Raises:
+            RuntimeError: When the text has ended or none was started, or all depths are drafted.
+        """
+        self._check_running()
+        if self.table.depth == self.stages.depth:
+            raise RuntimeError(f"all {self.stages.depth} depths are drafted; verify some nodes now")
+        begin = self._now()
+        shape, last = self.stages.shape, self._stage
+        if last is None:
+            root = torch.tensor([self.root], device=self.backbone.device)
+            stage = first_stage(self.heads, shape, self._state[None], root)
+        else:
+            stage = next_stage(self.heads, shape, last)
+        start, end = shape.starts[stage.depth : stage.depth + 2]
+        self._tokens[start:end] = stage.tokens[0]
+        if self.backbone.device.type == "cpu":
+            self.table.add(stage.values[0].numpy(), stage.expanded[0].numpy())
+        else:
+            # One transfer, hence one synchronisation; places are small enough for float32.
+            both = torch.cat((stage.values[0], stage.expanded[0].float())).cpu().numpy()
+            self.table.add(both[: end - start], both[end - start :])
+        self._stage = stage
+        seconds = self._now() - begin
+        self._staged_seconds += seconds
+        return seconds
+
+    @torch.inference_mode()
+    def verify_best(self, nodes: int) -> Step:
+        """Verify the drafted nodes with the highest path values, accept and commit; 0 decodes one token.
+
+        Args:
+            nodes: How many, at most those drafted and the largest budget.
+
+        Returns:
+            The step, all its drafting included.
+
+        Raises:
+            RuntimeError: When the text has ended or none was started.
+            ValueError: When fewer nodes are drafted, or the decoder was made for fewer.
+        """
+        self._check_running()
+        if nodes > self.max_nodes:
+            raise ValueError(f"{nodes} nodes asked for; the largest budget is {self.max_nodes}")
+        begin = self._now()
+        drafting = self._staged_seconds
+        tree = self.table.best(nodes)
+        # The rules read nothing of a tree but the tables that this one has, too.
+        as_tree = cast(DraftTree, tree)
+        tokens, hidden, logits = self._verify_built(tree)
+        verified = self._now()
+        verdict = self._rule.judge(as_tree, tokens, logits, self.length)
+        emitted = self.commit(verdict, tokens, hidden, logits)
+        self.built = tree
+        return Step(
+            tokens=emitted,
+            accept_length=len(emitted) - 1,
+            first_draft_right=verdict.first_draft_right,
+            finish_reason=self.finish_reason,
+            draft_seconds=drafting,
+            verify_seconds=verified - begin,
+            seconds=self._now() - begin + drafting,
+        )
+
+    def _verify_built(self, tree: BuiltTree) -> tuple[Tensor, Tensor, Tensor]:
+        device = self.backbone.device
+        self._tokens[0] = self.root
+        nodes, depths, mask = (
+            torch.from_numpy(x).to(device) for x in (tree.nodes, tree.depths, tree.attends)
+        )
+        tokens = self._tokens[nodes]
+        hidden = self.backbone.forward(tokens, self._cache, depths + self.length, mask)
+        return tokens, hidden, self.backbone.logits(hidden)
+
+    def _keep(self, hidden: Tensor, rows: list[int], root_logits: Tensor) -> None:
+        super()._keep(hidden, rows, root_logits)
+        # There is another root now.
+        self.table.clear()
+        self._stage, self._staged_seconds = None, 0.0

@@ -1,0 +1,76 @@
+"""The best possible decisions of a staged scheduler on recorded texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from entmtp_env.decoding.stages import DEEPER
+from entmtp_env.replay.staged_env import StagedReplayEnv
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StagedOracle:
+    """The decisions that know every future acceptance: no staged policy takes less time for any text.
+
+    Attributes:
+        env: What was solved.
+        values: Least seconds from each row to the end of its text, ``(R,)``.
+        depths: Depths that the best schedule drafts at each row, ``(R,)``; the first of equally good choices.
+        actions: The action by which it verifies then, ``(R,)``.
+    """
+
+    env: StagedReplayEnv
+    values: Floats
+    depths: npt.NDArray[np.int64]
+    actions: npt.NDArray[np.int64]
+
+    @property
+    def seconds(self) -> Floats:
+        """Least decoding time of each text, ``(texts,)``."""
+        return self.values[self.env.tables.starts]
+
+    def schedule(self, text: int) -> list[int]:
+        """The best decisions for one text."""
+        tables = self.env.tables
+        actions: list[int] = []
+        row = int(tables.starts[text])
+        while not tables.stops[row]:
+            depth, action = int(self.depths[row]), int(self.actions[row])
+            actions += [DEEPER] * depth + [action]
+            accepted = int(self.env.staged.accepts[row, depth, action - 1])
+            row += min(accepted + 1, int(tables.ends[text]) - row)
+        return actions
+
+
+def solve_staged(env: StagedReplayEnv) -> StagedOracle:
+    """Find the best decisions by dynamic programming over the positions, from the last to the first.
+
+    ``V(p) = min_{d, n} [d · draft + verify_n(p) + V(p + tokens_{d, n}(p))]``, 0 where the text has ended;
+    d goes over the depths, n over the budgets that they can fill.
+
+    Args:
+        env: Recording, drafts and costs.
+    """
+    tables, costs, stages = env.tables, env.costs, env.stages
+    rows, budgets = len(tables.stops), len(stages.budgets)
+    values, choices = np.zeros(rows), np.zeros(rows, dtype=np.int64)
+    legal = stages.masks[:, 1:]
+    drafting = costs.draft_seconds * np.arange(stages.depth + 1)[:, None]
+    steps = tables.ends - tables.starts
+    for position in range(int(steps.max()) - 1, -1, -1):
+        # All texts that are at least so long, side by side.
+        texts = np.flatnonzero(steps > position)
+        here = tables.starts[texts] + position
+        texts, here = texts[tables.stops[here] == 0], here[tables.stops[here] == 0]
+        tokens = np.minimum(env.staged.accepts[here] + 1, (tables.ends[texts] - here)[:, None, None])
+        verifying = costs.verify_seconds[:, tables.contexts[here]].T[:, None]
+        seconds = drafting + verifying + values[here[:, None, None] + tokens]
+        flat = np.where(legal, seconds, np.inf).reshape(len(here), -1)
+        choices[here] = flat.argmin(axis=1)
+        values[here] = flat.min(axis=1)
+    return StagedOracle(env, values, choices // budgets, choices % budgets + 1)
