@@ -20,6 +20,10 @@ FEATURES = (
 )
 
 
+NOT_FOR_FAKES = {"eagle2", "eagle2-cost-aware", "learned", "oracle", "staged-threshold", "value"}
+"""Built-in policies that need a file, recorded texts or stages."""
+
+
 class FakeEnv(gymnasium.Env):
     """A decoder without a model: what each position would accept is drawn from (prompt, step)."""
 

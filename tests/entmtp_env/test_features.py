@@ -48,7 +48,7 @@ def test_tree_values_exist_with_the_union_probe_only():
     [
         ({"groups": ["base", "heds"]}, "'heds'.*base, entropy, heads, acceptance, position, token"),
         ({"groups": []}, "one or more of base"),
-        ({"probe": "full"}, "'full'.*none, chain, union"),
+        ({"probe": "full"}, "'full'.*none, first, chain, union"),
         ({"depth": -1}, "depth >= 0"),
         ({"tree_sizes": ()}, "one size per tree"),
     ],

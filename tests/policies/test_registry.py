@@ -5,6 +5,7 @@ import pytest
 
 from policies import PolicyFile, SchedulerPolicy, make_policy, policy_names
 from policies.registry import BUILT_IN
+from tests.fake_env import NOT_FOR_FAKES
 
 MODULE = """
 import numpy as np
@@ -50,9 +51,8 @@ def module(tmp_path, monkeypatch, request):
 
 
 def test_every_built_in_class_carries_its_name(env):
-    # These need recorded texts, a file or stages: see test_oracle.py, test_network_policy.py, test_staged.py.
-    others = {"oracle", "learned", "value", "eagle2", "eagle2-cost-aware", "staged-threshold"}
-    for name in set(policy_names()) - others:
+    # For the others see test_oracle.py, test_network_policy.py and test_staged.py.
+    for name in set(policy_names()) - NOT_FOR_FAKES:
         policy = make_policy("static:chain-1" if name == "static" else name, env)
         assert policy.name == name
         assert isinstance(policy, SchedulerPolicy)
@@ -100,7 +100,7 @@ def test_a_broken_import_inside_a_module_is_shown_as_it_is(env, module, tmp_path
 def test_an_unknown_name_lists_close_and_all_names(env, spec):
     with pytest.raises(
         ValueError,
-        match=r"no policy 'treshold' \(did you mean threshold\?\).*ladder, learned, oracle, random",
+        match=r"no policy 'treshold' \(did you mean threshold or staged-threshold\?\).*ladder, learned",
     ):
         make_policy(spec, env)
 

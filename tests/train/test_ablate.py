@@ -147,6 +147,7 @@ def test_the_costs_of_each_probe_are_found_by_its_name(config):
     config = dataclasses.replace(config, what="probe", costs="costs-{probe}.json")
     assert [training.costs for training in config.trainings().values()] == [
         "costs-none.json",
+        "costs-first.json",
         "costs-chain.json",
         "costs-union.json",
     ]
