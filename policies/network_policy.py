@@ -85,7 +85,7 @@ class NetworkPolicy(SchedulerPolicy):
         header, arrays = load_sealed(path, _KIND)
         try:
             file, network = PolicyFile(**header), Network.from_arrays(arrays)
-            options = dict(file.options, network=network, file=str(path))
+            options = dict(network=network, file=str(path), **file.options)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is no valid policy: {error}") from error
         file.check(cls.name, env)

@@ -112,7 +112,8 @@ def load_released(folder):
 def load_prompt_file(spec):
     prompts = load_prompts(spec)
     for prompt in prompts:
-        (prompt.prompt_id + prompt.text).encode()
+        text = prompt.prompt_id + prompt.text
+        assert text.encode(errors="replace").decode() == text, "half a surrogate pair"
     return prompts
 
 

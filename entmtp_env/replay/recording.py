@@ -22,7 +22,7 @@ FORMAT = 1
 IDENTITY = ("model_fingerprint", "heads_fingerprint", "acceptance", "dtype", "max_new_tokens")
 """Entries of the manifest that must be the same within a recording."""
 
-_HUGE = 1 << 63
+_LIMITS = {"prompt_tokens": 1 << 31, "seed": 1 << 64}
 _FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int32)
 
 
@@ -113,7 +113,7 @@ class Recording:
         if missing := sorted(set(IDENTITY) - set(self.manifest)):
             raise ValueError(f"recording: the manifest lacks {', '.join(missing)}")
         cap = self.manifest["max_new_tokens"]
-        if not isinstance(cap, int) or not 1 <= cap < _HUGE:
+        if not isinstance(cap, int) or not 1 <= cap < _LIMITS["prompt_tokens"]:
             raise ValueError(f"recording: max_new_tokens must be a whole number from 1, got {cap!r}")
         ids = [text.prompt_id for text in self.texts]
         if not ids or len(set(ids)) != len(ids):
@@ -218,7 +218,9 @@ class Recording:
 def _read_text(document: dict[str, Any]) -> RecordedText:
     for field in fields(RecordedText):
         value = document[field.name]
-        if type(value).__name__ != field.type or (field.type == "int" and not 0 <= value < _HUGE):
+        if type(value).__name__ != field.type or (
+            field.type == "int" and not 0 <= value < _LIMITS[field.name]
+        ):
             raise ValueError(f"{field.name} of a text is {value!r}, expected {field.type}")
     return RecordedText(**document)
 

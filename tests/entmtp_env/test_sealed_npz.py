@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from entmtp_env.sealed_npz import load_sealed, save_sealed
+from tests import fuzzing
 
 HEADER = {"format": 1, "name": "Zürich \u2028 東京", "nested": [{"a": None, "b": 0.1}]}
 RANDOM = np.random.default_rng(0)
@@ -110,6 +111,13 @@ def foreign_files():
 @pytest.mark.parametrize("data", foreign_files(), ids=range(8))
 def test_foreign_files_are_refused(tmp_path, data):
     assert_refused(tmp_path / "foreign.npz", data)
+
+
+@pytest.mark.parametrize("header", [b"[1]", b"\xff", b"[" * 100_000, b"", b'{"kind": "thing"'])
+def test_a_sealed_file_with_another_header_is_refused(path, header):
+    path.write_bytes(fuzzing.seal(header, {}))
+    with pytest.raises(ValueError, match=r"no thing of this package|is not a thing"):
+        load_sealed(path, "thing")
 
 
 def test_another_kind_is_named(path):

@@ -74,6 +74,10 @@ def test_foreign_files_are_refused(env, policy, path, tmp_path):
     save_sealed(path, "policy", header | {"author": "me"}, arrays)
     with pytest.raises(ValueError, match=r"no valid policy.*'author'"):
         make_policy(f"learned@{path}", env)
+    for options in ({"network": 3}, {"file": "x"}, [], "kind", None):
+        save_sealed(path, "policy", header | {"options": options}, arrays)
+        with pytest.raises(ValueError, match="no valid policy"):
+            make_policy(f"learned@{path}", env)
     save_sealed(path, "policy", header, arrays | {"mean": np.full_like(arrays["mean"], np.nan)})
     with pytest.raises(ValueError, match=r"no valid policy.*not finite"):
         make_policy(f"learned@{path}", env)

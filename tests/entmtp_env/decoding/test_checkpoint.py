@@ -119,6 +119,14 @@ def repeat_vocabulary(metadata, tensors):
     tensors["vocab_ids"][0] = tensors["vocab_ids"][1]
 
 
+def spoil(metadata, tensors):
+    tensors["norms.1.weight"][3] = float("nan")
+
+
+def replace_manifest(metadata, tensors):
+    metadata["manifest"] = "[1]"
+
+
 def change_config(**values):
     def change(metadata, tensors):
         metadata["config"] = json.dumps(json.loads(metadata["config"]) | values)
@@ -146,6 +154,10 @@ def change_format(metadata, tensors):
         (change_config(depth=3), "mlps.3"),
         (change_config(arch="eagle"), "'eagle' is unknown"),
         (change_config(depth="4"), "does not hold draft heads"),
+        (change_config(depth=10**9), "1000000000 heads of 2 layers in"),
+        (change_config(hidden_size=10**6, intermediate_size=10**7), "size mismatch"),
+        (change_config(rms_norm_eps=float("nan")), "rms_norm_eps must be between 0 and 1"),
+        (spoil, "not finite in norms.1.weight"),
         (change_config(colour=1), "colour"),
         (drop_config, "config"),
         (change_format, "format 'pt', expected 'entmtp-heads-1'"),
@@ -157,6 +169,16 @@ def test_wrong_contents_are_refused(path, change, message):
     with pytest.raises(ValueError, match=message) as caught:
         load_heads(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [replace_manifest, lambda metadata, tensors: metadata.pop("manifest")])
+def test_a_manifest_that_is_none_is_refused(path, change):
+    rewrite(path, change)
+    with pytest.raises(ValueError, match="has no manifest of draft heads"):
+        read_manifest(path)
+    path.write_text("not a checkpoint")
+    with pytest.raises(ValueError, match="has no manifest of draft heads"):
+        read_manifest(path)
 
 
 def test_foreign_files_are_refused(tmp_path):

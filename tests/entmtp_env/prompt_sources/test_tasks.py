@@ -92,6 +92,14 @@ def test_a_hundred_prompts_by_seed_are_the_same_ones_each_time_and_of_one_split(
     assert not set(drawn[123, "evaluation", 123]) & set(drawn[123, "calibration", 123])
 
 
+def test_half_an_emoji_is_no_reason_to_refuse_a_data_set(tmp_path):
+    file = tmp_path / "cut.json"
+    file.write_text(
+        r'[{"question": "Why \ud83d", "answer": ""}, {"question": "How \ud83d\ude00", "answer": ""}]'
+    )
+    assert dict(task_texts("gsm8k", str(file))) == {"gsm8k-1": "Why ?", "gsm8k-2": "How 😀"}
+
+
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("row", [{"prompt_text": "?"}, dict.fromkeys(("question", "prompt", "choices"), 3)])
 def test_a_row_of_another_schema_is_named_with_what_was_expected(name, row, tmp_path):

@@ -1,5 +1,6 @@
 import dataclasses
 import pickle
+from dataclasses import asdict
 from random import Random
 
 import numpy as np
@@ -132,8 +133,9 @@ def test_concatenation_undoes_selection():
 
 @pytest.mark.parametrize("key", IDENTITY)
 def test_recordings_of_different_origin_are_not_mixed(key):
-    other = random_recording([2], prefix="q", manifest=MANIFEST | {key: "another"})
-    with pytest.raises(ValueError, match=f"differ in {key}: .* and 'another'; record them with the same"):
+    another = 7 if key == "max_new_tokens" else "another"
+    other = random_recording([2], prefix="q", manifest=MANIFEST | {key: another})
+    with pytest.raises(ValueError, match=f"differ in {key}: .* and {another!r}; record them with the same"):
         Recording.concatenate([random_recording([3]), random_recording([2], prefix="r"), other])
 
 
@@ -204,6 +206,10 @@ def test_texts_must_have_ids_of_their_own():
         ({"format": None}, r"has format None, this version reads 1"),
         ({"texts": [{"prompt_id": "p"}] * 2}, r"no valid recording: .*prompt_tokens"),
         ({"texts": 3}, "no valid recording"),
+        ({"texts": [asdict(RecordedText("p", 1, 0, "eos", "")) | {"seed": "0"}]}, "seed of a text is '0'"),
+        ({"texts": [asdict(RecordedText("p", -1, 0, "eos", ""))]}, "prompt_tokens of a text is -1"),
+        ({"manifest": MANIFEST | {"max_new_tokens": "9"}}, "max_new_tokens must be a whole number .* '9'"),
+        ({"manifest": list(MANIFEST)}, "the manifest is no JSON object"),
         ({"candidates": [[0, 0]]}, r"no valid recording: .*needs its parent"),
         ({"candidates": [[0.5]]}, "no valid recording"),
         ({"manifest": {}}, "no valid recording: .*lacks"),
