@@ -133,9 +133,9 @@ def test_concatenation_undoes_selection():
 
 @pytest.mark.parametrize("key", IDENTITY)
 def test_recordings_of_different_origin_are_not_mixed(key):
-    another = 7 if key == "max_new_tokens" else "another"
-    other = random_recording([2], prefix="q", manifest=MANIFEST | {key: another})
-    with pytest.raises(ValueError, match=f"differ in {key}: .* and {another!r}; record them with the same"):
+    value = 7 if key == "max_new_tokens" else "another"
+    other = random_recording([2], prefix="q", manifest=MANIFEST | {key: value})
+    with pytest.raises(ValueError, match=f"differ in {key}: .* and {value!r}; record them with the same"):
         Recording.concatenate([random_recording([3]), random_recording([2], prefix="r"), other])
 
 
