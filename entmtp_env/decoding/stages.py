@@ -130,7 +130,7 @@ class Stages:
             shape = DraftShape(tuple(document["shape"]["expand"]), tuple(document["shape"]["children"]))
             curves = tuple(Curve(tuple(c["inputs"]), tuple(c["outputs"])) for c in document["curves"])
             return cls(str(document["name"]), shape, tuple(document["budgets"]), curves)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} does not hold stages: {error!r}") from error
 
 
