@@ -156,19 +156,29 @@ class TypicalRule(AcceptanceRule):
         """The arg max of each row."""
         return _arg_max(logits)
 
+    def typical(self, logits: Tensor, place: Tensor, drafts: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether drafts are typical behind their parents, and their log-likelihoods there.
+
+        Args:
+            logits: Verified logits of the parents, ``(parents, vocab_size)``.
+            place: Row of each draft's parent in them, ``(drafts,)``.
+            drafts: Token ids, ``(drafts,)``.
+        """
+        log_p = torch.log_softmax(logits.float() / self.temperature, -1)
+        p = log_p.exp()
+        entropy = -(p * (p + _ENTROPY_EPSILON).log()).sum(-1)
+        threshold = (self.alpha * (-entropy).exp()).clamp_max(self.epsilon)
+        draft_log_p = log_p[place, drafts]
+        return draft_log_p.exp() > threshold[place], draft_log_p
+
     def judge(self, tree: DraftTree, tokens: Tensor, logits: Tensor, position: int) -> Verdict:
         """Accept the longest path whose every draft is typical."""
         if not len(tree):
             return Verdict([0], self.choose(logits, [position + 1]).tolist(), None)
         parents = torch.from_numpy(tree.parents).to(logits.device)
         inner, place = parents[1:].unique(return_inverse=True)
-        log_p = torch.log_softmax(logits[inner].float() / self.temperature, -1)
-        p = log_p.exp()
-        entropy = -(p * (p + _ENTROPY_EPSILON).log()).sum(-1)
-        threshold = (self.alpha * (-entropy).exp()).clamp_max(self.epsilon)
-        draft_log_p = log_p[place, tokens[1:]]
-        stands = (draft_log_p.exp() > threshold[place]).tolist()
-        log_likelihood = draft_log_p.tolist()
+        typical, draft_log_p = self.typical(logits[inner], place, tokens[1:])
+        stands, log_likelihood = typical.tolist(), draft_log_p.tolist()
         best, reached = (0, 0.0, 0), {0: 0.0}
         for row in range(1, len(tree) + 1):
             parent = int(tree.parents[row])

@@ -292,12 +292,8 @@ class TreeDecoder:
         emitted, reason = self.cut(verdict, tokens)
         rows = verdict.rows[: len(emitted)]
         self._keep(hidden, rows, logits[rows[-1]])
-        self._check_root(len(self.tokens) + len(emitted))
         self.root = verdict.next_tokens[len(rows) - 1]
-        self.tokens += emitted
-        if not reason and self.length + 1 + self.max_nodes > self.capacity:
-            reason = "context"
-        self.finish_reason = reason
+        self._append(emitted, reason)
         self._probe, self._probe_seconds = None, 0.0
         return emitted
 
@@ -343,6 +339,14 @@ class TreeDecoder:
         if self.heads.prefix is not None:
             kept = self.heads.prefix(kept[None], self._prefix_cache)[0]
         self._state = kept[-1]
+
+    def _append(self, emitted: list[int], reason: str) -> None:
+        """Let committed tokens join the text, which ends when ``reason`` says so or the cache is full."""
+        self._check_root(len(self.tokens) + len(emitted))
+        self.tokens += emitted
+        if not reason and self.length + 1 + self.max_nodes > self.capacity:
+            reason = "context"
+        self.finish_reason = reason
 
     def _check_root(self, tokens: int) -> None:
         """Check the logits behind so many tokens of the text; the maximum of a row with a NaN is NaN."""

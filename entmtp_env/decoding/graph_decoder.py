@@ -128,11 +128,7 @@ class GraphDecoder(TreeDecoder):
                 cache.length += kept
         self._state = self._buffers.state
         self.root, self.root_logits = verdict.next_tokens[kept - 1], self._buffers.path_logits[kept - 1]
-        self._check_root(len(self.tokens) + len(emitted))
-        self.tokens += emitted
-        if not reason and self.length + 1 + self.max_nodes > self.capacity:
-            reason = "context"
-        self.finish_reason = reason
+        self._append(emitted, reason)
         return emitted
 
     def _mark(self, index: int) -> float:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from entmtp_env.decoding.acceptance import (
-    _ENTROPY_EPSILON,
     AcceptanceRule,
     GreedyRule,
     SampleRule,
@@ -63,7 +62,7 @@ def judge(
     likelihood = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
     stands = tokens == chosen[tables.parents]
     if isinstance(rule, TypicalRule) and len(tables.tree):
-        stands[1:], likelihood[1:] = _typical(rule, tables, tokens, logits)
+        stands[1:], likelihood[1:] = rule.typical(logits[tables.inner], tables.place, tokens[1:])
     stands[:1].fill_(True)
     # A row is reached when all on its path stand.
     reached = (stands | ~tables.sees).all(-1)
@@ -71,13 +70,3 @@ def judge(
     path_likelihood = likelihood.masked_fill(~tables.sees, 0).sum(-1)
     last = path_likelihood.masked_fill(depth < depth.max(), float("-inf")).argmax(0, keepdim=True)
     return StaticVerdict(last, chosen, stands)
-
-
-def _typical(rule: TypicalRule, tables: TreeTables, tokens: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether each draft is typical behind its parent, and its log-likelihood there, ``(nodes,)``."""
-    log_p = torch.log_softmax(logits[tables.inner].float() / rule.temperature, -1)
-    p = log_p.exp()
-    entropy = -(p * (p + _ENTROPY_EPSILON).log()).sum(-1)
-    threshold = (rule.alpha * (-entropy).exp()).clamp_max(rule.epsilon)
-    draft_log_p = log_p[tables.place, tokens[1:]]
-    return draft_log_p.exp() > threshold[tables.place], draft_log_p

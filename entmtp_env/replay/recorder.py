@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from entmtp_env.decoding.acceptance import AcceptanceRule, make_acceptance
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.batch import Request
+from entmtp_env.decoding.certainty import certainty
 from entmtp_env.decoding.noise import noise_seed
 from entmtp_env.decoding.ranks import token_ranks
 from entmtp_env.decoding.teacher_forcing import like_lengths, root_states
@@ -249,9 +249,7 @@ def _base_rows(
     for rows in hidden.split(_ROWS):
         logits = backbone.logits(rows)
         chosen = rule.choose(logits, range(position, position + len(rows)))
-        log_p = torch.log_softmax(logits.float(), -1)
-        entropy = -(log_p.exp() * log_p).sum(-1) / math.log(log_p.shape[-1])
-        blocks.append((chosen, log_p.max(-1).values.exp(), entropy))
+        blocks.append((chosen, *certainty(logits)))
         position += len(rows)
     chosen, top1, entropy = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return chosen, top1, entropy
