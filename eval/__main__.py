@@ -15,8 +15,8 @@ from eval.paper import Paper, paper
 from eval.regimes import Regimes, regimes
 from eval.replay import Replay, replay
 from eval.report import Report, report
+from eval.sim_to_real import SimToReal, sim_to_real
 from eval.trace import Trace, trace
-from eval.validate import Validate, validate
 from eval.validate_results import ValidateResults, validate_results
 
 _COMMANDS: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
@@ -27,7 +27,7 @@ _COMMANDS: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
     "validate": (ValidateResults, validate_results),
     "regimes": (Regimes, regimes),
     "replay": (Replay, replay),
-    "gap": (Validate, validate),
+    "gap": (SimToReal, sim_to_real),
     "heads": (Heads, evaluate_heads),
 }
 

@@ -1,4 +1,4 @@
-"""How sure a distribution is: its top probability and its entropy, in the fewest passes over its logits."""
+"""How sure a distribution is, and of what, in the fewest passes over its logits."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def certainty(logits: Tensor) -> tuple[Tensor, Tensor]:
     total = odds.sum(-1)
     entropy = total.log() - torch.linalg.vecdot(odds, below_top) / total
     return 1 / total, entropy / math.log(max(2, logits.shape[-1]))
+
+
+def most_likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The tokens with the greatest logits, best first, and their probabilities, both ``(..., count)``."""
+    # Distinct logits may share a probability, so the order is that of the logits.
+    index = logits.topk(count, dim=-1).indices
+    return index, logits.softmax(-1).gather(-1, index)

@@ -19,12 +19,21 @@ class Level:
     Attributes:
         parents: The expanded nodes (the root is the empty path).
         logits: Over the draft vocabulary, float32, ``(len(parents), vocabulary of the depth)``.
-        log_norm: Logarithm of the softmax denominator, ``(len(parents), 1)``.
+        probabilities: Their softmax.
     """
 
     parents: tuple[Path, ...]
     logits: Tensor
-    log_norm: Tensor
+    probabilities: Tensor
+
+    def certainty(self, parent: Path) -> Tensor:
+        """Probability of a node's best child, and entropy of its children divided by ln V′, ``(2,)``."""
+        row = self.parents.index(parent)
+        logits, p = self.logits[row], self.probabilities[row]
+        top = p.amax()
+        # ln Σ exp(logits), by the top token.
+        entropy = logits.amax() - top.log() - torch.dot(p, logits)
+        return torch.stack((top, entropy / math.log(max(2, len(p)))))
 
 
 @dataclass(frozen=True)
@@ -57,14 +66,11 @@ class Draft:
         Returns:
             Probability of the best child at each depth, and the entropy there divided by ln V′.
         """
-        pairs = []
-        for depth, level in enumerate(self.levels[: self.tree.greedy_depth]):
-            row = level.parents.index((0,) * depth)
-            logits, (log_norm,) = level.logits[row], level.log_norm[row]
-            p = (logits - log_norm).exp_()
-            entropy = (log_norm - torch.dot(p, logits)) / math.log(max(2, len(p)))
-            pairs.append(torch.stack((p.amax(), entropy)))
-        confidence, entropies = torch.stack(pairs, dim=1).tolist() if pairs else ([], [])
+        depth = self.tree.greedy_depth
+        if not depth:
+            return [], []
+        certain = [level.certainty((0,) * above) for above, level in enumerate(self.levels[:depth])]
+        confidence, entropies = torch.stack(certain).T.tolist()
         return confidence, entropies
 
 
@@ -148,27 +154,27 @@ def draft_tree(
         inputs = torch.cat((inputs, heads.embed(root)), dim=-1)
     tokens, confidence, levels = [], [], []
     for depth, step in enumerate(plan.levels):
-        parts, norms = [], []
+        parts, shares = [], []
         if step.uses_known:
             assert known is not None
             parts.append(known.levels[depth].logits)
-            norms.append(known.levels[depth].log_norm)
+            shares.append(known.levels[depth].probabilities)
         if len(step.new_rows):
             # A Medusa head says the same of every node, so one row serves all.
             rows = inputs[step.new_rows] if heads.sequential else inputs[:1]
             logits = heads.logits(depth + 1, rows).float()
-            norm = logits.logsumexp(-1, keepdim=True)
             parts.append(logits.expand(len(step.new_rows), -1))
-            norms.append(norm.expand(len(step.new_rows), -1))
-        logits, log_norm = (x[0] if len(x) == 1 else torch.cat(x) for x in (parts, norms))
+            shares.append(logits.softmax(-1).expand(len(step.new_rows), -1))
+        logits, probabilities = (x[0] if len(x) == 1 else torch.cat(x) for x in (parts, shares))
         if step.order is not None:
-            logits, log_norm = logits[step.order], log_norm[step.order]
-        best, index = logits.topk(step.max_children, dim=-1)
-        chosen = (step.child_parent, step.child_rank)
-        level_tokens = heads.vocab_ids[index[chosen]]
+            logits, probabilities = logits[step.order], probabilities[step.order]
+        # By logits: distinct ones may share a probability.
+        best = logits.topk(step.max_children, dim=-1).indices
+        best = best[step.child_parent, step.child_rank]
+        level_tokens = heads.vocab_ids[best]
         tokens.append(level_tokens)
-        confidence.append((best - log_norm)[chosen].exp())
-        levels.append(Level(step.parents, logits, log_norm))
+        confidence.append(probabilities[step.child_parent, best])
+        levels.append(Level(step.parents, logits, probabilities))
         if heads.sequential and depth + 1 < len(plan.levels):
             inputs = torch.cat((inputs[step.child_input], heads.embed(level_tokens)), dim=-1)
     if not tokens:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from entmtp_env.decoding.certainty import most_likely
 from entmtp_env.decoding.draft_shape import DraftShape
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.teacher_forcing import path_inputs
@@ -63,8 +64,7 @@ def _stage(
 ) -> Stage:
     children = shape.children[depth - 1]
     logits = heads.logits(depth, inputs.flatten(0, 1)).float()
-    best, index = logits.topk(children, dim=-1)
-    confidence = (best - logits.logsumexp(-1, keepdim=True)).exp_()
+    index, confidence = most_likely(logits, children)
     per_node = (*expanded.shape, children)
     tokens, confidence = (
         x.view(*inputs.shape[:2], children).expand(per_node) for x in (heads.vocab_ids[index], confidence)

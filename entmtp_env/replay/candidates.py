@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from entmtp_env.decoding.certainty import most_likely
 from entmtp_env.decoding.draft import DraftPlan
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.teacher_forcing import path_inputs
@@ -73,7 +74,7 @@ def _best(heads: DraftHeads, depth: int, inputs: Tensor, children: int) -> tuple
     blocks = []
     for rows in inputs.split(_ROWS):
         logits = heads.logits(depth, rows).float()
-        best, index = logits.topk(children, dim=-1)
-        blocks.append((heads.vocab_ids[index], (best - logits.logsumexp(-1, keepdim=True)).exp()))
+        index, confidence = most_likely(logits, children)
+        blocks.append((heads.vocab_ids[index], confidence))
     tokens, confidence = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return tokens, confidence

@@ -5,10 +5,12 @@ import sys
 import numpy as np
 import pytest
 
+from entmtp_env.replay.cost_table import CostTable
 from entmtp_env.replay.recording import Recording
+from entmtp_env.trees import DraftTree, TopologyBank
 from eval.__main__ import main
 from eval.interleave import EvaluationError
-from eval.validate import Validate, validate
+from eval.sim_to_real import SimToReal, sim_to_real
 from train.record import Record, record
 
 COSTS = "analytic:base=0.02,node=0.0005,depth=0.001"
@@ -43,7 +45,7 @@ def recorded(tiny_files, tmp_path_factory):
 
 @pytest.fixture
 def config(tiny_files, recorded, tmp_path):
-    base = Validate(
+    base = SimToReal(
         costs=COSTS,
         recording=str(recorded()),
         prompts=tiny_files.prompts,
@@ -81,7 +83,7 @@ def test_in_float32_the_replay_is_exact(config, probe, cap):
     settings = config(probe=probe, max_new_tokens=cap)
     oracle = f"oracle:recording={settings.recording},costs={COSTS.replace(',', '|')}"
     policies = (*POLICIES, oracle)
-    gaps = validate(dataclasses.replace(settings, policies=policies))
+    gaps = sim_to_real(dataclasses.replace(settings, policies=policies))
     assert tuple(gap.policy for gap in gaps) == policies
     for gap in gaps:
         assert (gap.texts, gap.other_accept, gap.other_text, gap.first) == (6, 0, 0, None)
@@ -93,7 +95,7 @@ def test_in_float32_the_replay_is_exact(config, probe, cap):
 
 def test_files_and_table(config, capsys):
     settings = config(num_prompts=4)
-    gaps = validate(settings)
+    gaps = sim_to_real(settings)
     out = " ".join(capsys.readouterr().out.split())
     assert "replay against live, 4 texts, float32" in out
     assert "order of the policies: " in out
@@ -116,12 +118,30 @@ def test_files_and_table(config, capsys):
     assert len(manifest["prompt_seeds"]) == 4
 
 
+def test_costs_of_the_run_itself(config, tmp_path):
+    bank = tmp_path / "bank.json"
+    TopologyBank([DraftTree("none"), DraftTree.chain(1)], "small").save(bank)
+    settings = config(costs="run", bank=str(bank))
+    gaps = sim_to_real(dataclasses.replace(settings, policies=("autoregressive", "static:chain-1")))
+    assert [gap.policy for gap in gaps] == ["autoregressive", "static:chain-1"]
+    table = CostTable.load(settings.out / "costs.json")
+    lines = [json.loads(line) for line in (settings.out / "episodes.jsonl").read_text().splitlines()]
+    assert len([e for e in lines if e["policy"] == "run"]) == gaps[0].texts
+    manifest = json.loads((settings.out / "manifest.json").read_text())
+    assert manifest["costs"]["statistic"] == table.manifest["statistic"] == "mean"
+    # Every step of the plain row costs what the table says at its context.
+    plain = [e for e in lines if e["policy"] == "autoregressive" and e["prompts"].endswith("replayed")]
+    assert sum(e["seconds"] for e in plain) / sum(e["tokens"] for e in plain) == pytest.approx(
+        table.seconds[0].mean(), rel=0.5
+    )
+
+
 def test_a_step_that_differs_in_float32_is_an_error(config, changed):
     settings = config(recording=changed(never_right), policies=("autoregressive", "static:chain-1"))
     with pytest.raises(
         EvaluationError, match=r"static:chain-1 \(\d+ of \d+ steps, 0 of 6 texts; first at"
     ) as e:
-        validate(settings)
+        sim_to_real(settings)
     assert "autoregressive (" not in str(e.value)
     plain, chain = json.loads((settings.out / "summary.json").read_text())["gaps"]
     assert plain["other_accept"] == 0 < chain["other_accept"]
@@ -136,7 +156,7 @@ def test_a_step_that_differs_in_float32_is_an_error(config, changed):
 
 def test_in_a_shorter_type_differences_are_counted(config, changed):
     path = changed(never_right, "bfloat16")
-    (gap,) = validate(config(recording=path, dtype="bfloat16", policies=("static:chain-1",)))
+    (gap,) = sim_to_real(config(recording=path, dtype="bfloat16", policies=("static:chain-1",)))
     assert gap.other_accept > 0
     assert gap.first is not None
 
@@ -148,40 +168,40 @@ def test_a_text_that_differs_in_float32_is_an_error(config, changed):
         return {"tokens": tokens}
 
     with pytest.raises(EvaluationError, match=r"autoregressive \(0 of \d+ steps, 1 of 6 texts\)"):
-        validate(config(recording=changed(another_token), policies=("autoregressive",)))
+        sim_to_real(config(recording=changed(another_token), policies=("autoregressive",)))
 
 
 def test_an_approximate_recording_says_so(config, recorded, capsys):
     settings = config(recording=str(recorded("typical:temperature=1.0,epsilon=0.3,alpha=0.6")))
-    validate(settings)
+    sim_to_real(settings)
     assert "approximate replay against live" in " ".join(capsys.readouterr().out.split())
     assert json.loads((settings.out / "summary.json").read_text())["approximate"] is True
 
 
 def test_sampled_texts_are_refused(config, recorded):
     with pytest.raises(ValueError, match="noise that a live episode draws anew"):
-        validate(config(recording=str(recorded("sample:temperature=0.8"))))
+        sim_to_real(config(recording=str(recorded("sample:temperature=0.8"))))
 
 
 def test_a_recording_of_another_model_is_refused(config, changed):
     path = changed(lambda recording: {"manifest": recording.manifest | {"model_fingerprint": "other"}})
     with pytest.raises(ValueError, match="has the model_fingerprint 'other', the live decoder"):
-        validate(config(recording=path))
+        sim_to_real(config(recording=path))
 
 
 def test_a_recording_of_another_element_type_is_refused(config):
     settings = config(dtype="bfloat16")
     with pytest.raises(ValueError, match="has the dtype 'float32', the live decoder 'bfloat16'"):
-        validate(settings)
+        sim_to_real(settings)
     assert not settings.out.exists()
 
 
 def test_prompts_that_are_not_recorded_are_left_out(config, recorded, tmp_path):
     part = Recording.load(recorded()).select([4, 1])
     part.save(tmp_path / "part.npz")
-    assert {gap.texts for gap in validate(config(recording=str(tmp_path / "part.npz")))} == {2}
+    assert {gap.texts for gap in sim_to_real(config(recording=str(tmp_path / "part.npz")))} == {2}
     with pytest.raises(ValueError, match="has no text of 'chat'"):
-        validate(config(prompts="chat", overwrite=True))
+        sim_to_real(config(prompts="chat", overwrite=True))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +218,7 @@ def test_prompts_that_are_not_recorded_are_left_out(config, recorded, tmp_path):
 def test_a_mistake_leaves_nothing_behind(config, changes, message):
     settings = config(**changes)
     with pytest.raises(ValueError, match=message):
-        validate(settings)
+        sim_to_real(settings)
     assert not settings.out.exists()
 
 

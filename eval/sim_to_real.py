@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from entmtp_env.decoding.acceptance import GreedyRule, make_acceptance
 from entmtp_env.features import Probe
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
+from entmtp_env.replay.cost_table import CostTable
 from entmtp_env.replay.costs import load_costs
 from entmtp_env.replay.recording import IDENTITY, Recording
 from entmtp_env.replay.shipped import load_recording
@@ -26,26 +28,33 @@ from eval.gap import LEGEND, Gap, gap_table, measure_gap, orders
 from eval.interleave import EvaluationError, Run, draw_prompts, interleave, warm_up
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE
+from eval.step_prices import RandomRuns, price_steps
 from policies import Episode, Predictor, SchedulingEnv
 from policies.lockstep import Script
 from policies.lockstep import replay as replay_texts
 from policies.registry import make_named_policy
 
+RUN = "run"
+"""The costs that are measured between the texts; also the name of the row that measures them."""
+COSTS = "costs.json"
+_PLACEHOLDER = "analytic:auto"
+
 
 @dataclass(frozen=True)
-class Validate:
+class SimToReal:
     """Run policies live, then on a recording of the same texts, and measure the gap.
 
     Prints, per policy, tokens per second live and replayed, their ratio with a paired bootstrap 95 % interval
-    over prompts, and how many steps differ: none may in float32 under greedy acceptance. Costs of another
-    machine, or of this one when it was busier, show as a gap. Writes steps.jsonl, episodes.jsonl,
-    summary.json and manifest.json.
+    over prompts, and how many steps differ: none may in float32 under greedy acceptance. What a step costs is
+    measured in the same run, by one more text per prompt whose trees are drawn at random, so that the ratio
+    shows what a replay leaves out and not how busy the machine was at some other time. Writes steps.jsonl,
+    episodes.jsonl, costs.json, summary.json and manifest.json.
 
-    Example: python -m eval gap --recording math --prompts math:evaluation --costs runs/costs.json
+    Example: python -m eval gap --recording math --prompts math:evaluation
 
     Attributes:
-        costs: Seconds of a step: auto, a shipped cost table, or the JSON file that "python -m train costs"
-            has written on this machine.
+        costs: Seconds of a step: run, measured in this run; or auto, a shipped cost table, or a JSON file of
+            "python -m train costs", whose machine and hour then show as a gap, too.
         recording: A shipped recording or an .npz file with texts of the prompts.
         prompts: Prompt set: chat, math, stories, humaneval or a .jsonl file, or half of one, as in
             chat:evaluation. Those that are not recorded are left out.
@@ -63,11 +72,11 @@ class Validate:
         device: auto, cpu or cuda.
         seed: Seed of prompt choice, order and bootstrap.
         bootstrap_samples: Resamples behind an interval.
-        out: Result folder; by default runs/validate-<date>-<time>.
+        out: Result folder; by default runs/gap-<date>-<time>.
         overwrite: Replace results that are in the folder already.
     """
 
-    costs: str
+    costs: str = RUN
     recording: str = "chat"
     prompts: str = "chat:evaluation"
     num_prompts: int = 0
@@ -87,7 +96,7 @@ class Validate:
     overwrite: bool = False
 
 
-def validate(config: Validate) -> list[Gap]:
+def sim_to_real(config: SimToReal) -> list[Gap]:
     """Measure the gap, print it and write the files.
 
     Returns:
@@ -110,10 +119,16 @@ def validate(config: Validate) -> list[Gap]:
     with contextlib.ExitStack() as stack:
         folder = ResultFolder(out, config.overwrite)
         trial = _Trial.prepare(config, stack)
+        trial.replay_policies  # noqa: B018 - built before the first minute of decoding, so are its errors
         warm_up(trial.live, trial.live_policies, next(iter(trial.seeds)))
         stack.enter_context(folder)
         folder.write_json("manifest.json", _manifest(config, trial))
         live = _decode(config, trial, folder)
+        if config.costs == RUN:
+            prices = trial.price(live.pop(RUN))
+            prices.save(out / COSTS)
+            trial = dataclasses.replace(trial, costs=str(out / COSTS))
+            folder.write_json("manifest.json", _manifest(config, trial))
         gaps = [_replay(config, trial, spec, episodes, folder) for spec, episodes in live.items()]
         live_order, replayed_order = orders(gaps)
         summary = {
@@ -135,19 +150,20 @@ class _Trial:
 
     recording: Recording
     live: SchedulingEnv
-    replays: ReplayVectorEnv
     live_policies: Mapping[str, Predictor]
-    replay_policies: Mapping[str, Predictor]
     seeds: Mapping[str, int]
+    settings: Mapping[str, Any]
+    """Keyword arguments of the replays, without their costs."""
+    costs: str
 
     @classmethod
-    def prepare(cls, config: Validate, stack: contextlib.ExitStack) -> _Trial:
+    def prepare(cls, config: SimToReal, stack: contextlib.ExitStack) -> _Trial:
         recording = load_recording(config.recording)
         acceptance = str(recording.manifest["acceptance"])
         if not recording.approximate and not isinstance(make_acceptance(acceptance), GreedyRule):
             raise ValueError(
                 f"the texts of {config.recording!r} were chosen by {acceptance!r}, with noise that a live "
-                "episode draws anew; validate with a recording of greedy texts"
+                "episode draws anew; use a recording of greedy texts"
             )
         cap = recording.manifest["max_new_tokens"] if config.max_new_tokens is None else config.max_new_tokens
         common: dict[str, Any] = {
@@ -174,18 +190,36 @@ class _Trial:
         if not prompts:
             raise ValueError(f"the recording {config.recording!r} has no text of {config.prompts!r}")
         seeds = draw_prompts(prompts, config.num_prompts, config.seed)
-        replays = ReplayVectorEnv(len(seeds), recording=config.recording, costs=config.costs, **common)
-        specs = dict.fromkeys(config.policies)
-        live_policies = {spec: make_named_policy(spec, live) for spec in specs}
-        replay_policies = {spec: make_named_policy(spec, replays) for spec in specs}
+        live_policies = {spec: make_named_policy(spec, live) for spec in dict.fromkeys(config.policies)}
+        if config.costs == RUN:
+            live_policies[RUN] = RandomRuns(len(unwrapped.bank), config.seed)
         for key in sorted(set(IDENTITY) - {"max_new_tokens"}):
             recorded, now = recording.manifest[key], unwrapped.manifest[key]
             if recorded != now:
                 raise ValueError(
                     f"the recording {config.recording!r} has the {key} {recorded!r}, the live decoder "
-                    f"{now!r}; validate with the model, heads and dtype of the recording"
+                    f"{now!r}; give the model, heads and dtype of the recording"
                 )
-        return cls(recording, live, replays, live_policies, replay_policies, seeds)
+        settings = common | {"recording": config.recording}
+        # Until this run has its own, any costs show whether recording, bank and policies fit together.
+        costs = _PLACEHOLDER if config.costs == RUN else config.costs
+        return cls(recording, live, live_policies, seeds, settings, costs)
+
+    @cached_property
+    def replays(self) -> ReplayVectorEnv:
+        """A replay of all texts in lock-step."""
+        return ReplayVectorEnv(len(self.seeds), costs=self.costs, **self.settings)
+
+    @cached_property
+    def replay_policies(self) -> dict[str, Predictor]:
+        """The policies of the replay, by spec."""
+        return {spec: make_named_policy(spec, self.replays) for spec in self.live_policies if spec != RUN}
+
+    def price(self, episodes: Sequence[Episode]) -> CostTable:
+        """The costs of this run."""
+        unwrapped: Any = self.live.unwrapped
+        tokens = {text.prompt_id: text.prompt_tokens for text in self.recording.texts}
+        return price_steps(RUN, unwrapped.bank, episodes, tokens, describe_run() | unwrapped.manifest)
 
     def recorded(self, live: Sequence[Episode]) -> list[str]:
         """The recorded texts of some prompts, each cut to the tokens of the live one."""
@@ -199,7 +233,7 @@ class _Trial:
         return texts
 
 
-def _decode(config: Validate, trial: _Trial, folder: ResultFolder) -> dict[str, list[Episode]]:
+def _decode(config: SimToReal, trial: _Trial, folder: ResultFolder) -> dict[str, list[Episode]]:
     episodes: dict[str, list[Episode]] = {spec: [] for spec in trial.live_policies}
     with progress_bar() as bar:
         task = bar.add_task("decoding", total=len(episodes) * len(trial.seeds))
@@ -210,7 +244,9 @@ def _decode(config: Validate, trial: _Trial, folder: ResultFolder) -> dict[str, 
     return episodes
 
 
-def _replay(config: Validate, trial: _Trial, spec: str, live: Sequence[Episode], folder: ResultFolder) -> Gap:
+def _replay(
+    config: SimToReal, trial: _Trial, spec: str, live: Sequence[Episode], folder: ResultFolder
+) -> Gap:
     script = Script([[step.action for step in episode.steps] for episode in live])
     repeated, chosen = (
         replay_texts(trial.replays, policy, list(trial.seeds)).episodes
@@ -222,19 +258,19 @@ def _replay(config: Validate, trial: _Trial, spec: str, live: Sequence[Episode],
     return measure_gap(spec, live, repeated, chosen, texts, config.bootstrap_samples, config.seed)
 
 
-def _manifest(config: Validate, trial: _Trial) -> dict[str, Any]:
+def _manifest(config: SimToReal, trial: _Trial) -> dict[str, Any]:
     unwrapped: Any = trial.live.unwrapped
-    costs = load_costs(config.costs)
+    costs = None if trial.costs == _PLACEHOLDER else load_costs(trial.costs)
     return describe_run() | {
         "settings": dataclasses.asdict(config) | {"out": config.out and str(config.out)},
         "live": dict(unwrapped.manifest),
         "replay": trial.replays.manifest,
-        "costs": costs.manifest | {"name": costs.name},
+        "costs": costs and costs.manifest | {"name": costs.name},
         "prompt_seeds": dict(trial.seeds),
     }
 
 
-def _print(config: Validate, recording: Recording, gaps: Sequence[Gap], out: Path) -> None:
+def _print(config: SimToReal, recording: Recording, gaps: Sequence[Gap], out: Path) -> None:
     console = Console(width=None if sys.stdout.isatty() else 100)
     replay = "approximate replay" if recording.approximate else "replay"
     title = f"{config.prompts}: {replay} against live, {gaps[0].texts} texts, {recording.manifest['dtype']}"
