@@ -1,7 +1,8 @@
 """Gymnasium environments for schedulers of tree-based speculative decoding.
 
 Importing this package registers ``EntMTP/Live-v0``, the real decoder, and ``EntMTP/Replay-v0``, its twin on
-recorded texts; ``EntMTP/Staged-v0`` and ``EntMTP/StagedReplay-v0`` decide after every drafted depth.
+recorded texts; ``EntMTP/Staged-v0`` and ``EntMTP/StagedReplay-v0`` decide after every drafted depth, and
+``EntMTP/PromptLookup-v0`` drafts from the text itself.
 """
 
 import gymnasium
@@ -21,5 +22,12 @@ gymnasium.register(
 gymnasium.register(
     id="EntMTP/Staged-v0", entry_point="entmtp_env.staged_env:StagedEnv", nondeterministic=True
 )
-gymnasium.register(id="EntMTP/StagedReplay-v0", entry_point="entmtp_env.replay.staged_env:StagedReplayEnv")
+gymnasium.register(
+    id="EntMTP/PromptLookup-v0", entry_point="entmtp_env.lookup_env:PromptLookupEnv", nondeterministic=True
+)
+gymnasium.register(
+    id="EntMTP/StagedReplay-v0",
+    entry_point="entmtp_env.replay.staged_env:StagedReplayEnv",
+    vector_entry_point="entmtp_env.replay.staged_vector_env:StagedReplayVectorEnv",
+)
 one_thread_after_fork()

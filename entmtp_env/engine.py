@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -13,6 +14,7 @@ from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.checkpoint import heads_fingerprint, read_manifest
 from entmtp_env.decoding.heads import DraftHeads, HeadArch
 from entmtp_env.decoding.precision import choose_device, choose_dtype
+from entmtp_env.fork_safety import fork_only_between
 from entmtp_env.hub import find_heads, from_pretrained, is_repository
 from entmtp_env.models import PretrainedModel, load_pretrained
 from entmtp_env.prompts import Prompt, encode_prompt
@@ -39,7 +41,7 @@ class Engine:
     tokenizer: Any
     eos_token_ids: frozenset[int]
     manifest: dict[str, str]
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, in the model's chat template when it is a chat turn and there is one."""
@@ -51,8 +53,17 @@ class Engine:
 
 
 _engines: dict[tuple[str, str, str, str], Engine] = {}
-_bases: dict[tuple[str, str, str], tuple[PretrainedModel, Backbone, threading.Lock]] = {}
-_loading = threading.Lock()
+_bases: dict[tuple[str, str, str], tuple[PretrainedModel, Backbone, threading.RLock]] = {}
+_loading = threading.RLock()
+
+
+def _locks() -> Iterator[threading.RLock]:
+    yield _loading
+    for *_, lock in _bases.values():
+        yield lock
+
+
+fork_only_between(_locks)
 
 
 def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str = "auto") -> Engine:
@@ -104,13 +115,13 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
     return Engine(backbone, draft_heads, pretrained.tokenizer, pretrained.eos_token_ids, manifest, lock)
 
 
-def _load_base(model: str, dtype: str, device: str) -> tuple[PretrainedModel, Backbone, threading.Lock]:
+def _load_base(model: str, dtype: str, device: str) -> tuple[PretrainedModel, Backbone, threading.RLock]:
     place = choose_device(device)
     element = choose_dtype(dtype, place)
     pretrained = load_pretrained(model)
     backbone = Backbone(pretrained.model, element, place)
     # The backbone has the weights in a form of its own; the other copy need not stay.
-    return replace(pretrained, model=None), backbone, threading.Lock()
+    return replace(pretrained, model=None), backbone, threading.RLock()
 
 
 def heads_path(model: str, heads: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -14,7 +14,8 @@ import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 
 from entmtp_env.decoding.acceptance import make_acceptance
-from entmtp_env.decoding.decoder import Step, TreeDecoder
+from entmtp_env.decoding.decoder import TreeDecoder
+from entmtp_env.decoding.session import Step
 from entmtp_env.engine import Engine, get_engine
 from entmtp_env.features import FeatureSet, Probe, root_shape
 from entmtp_env.model_errors import named_errors
@@ -23,7 +24,7 @@ from entmtp_env.prompts import Prompt, load_prompts
 from entmtp_env.render import render_ansi
 from entmtp_env.rewards import make_reward
 from entmtp_env.tracker import FeatureTracker, Signals
-from entmtp_env.trees import DraftTree, load_bank
+from entmtp_env.trees import DraftTree, TopologyBank, load_bank
 
 Observation = npt.NDArray[np.float32]
 
@@ -90,7 +91,6 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
         self.render_mode = render_mode
-        self.bank = load_bank(bank)
         self.prompts = load_prompts(prompts)
         self.max_new_tokens, self.capacity = max_new_tokens, capacity
         self.clock: Callable[[], float] = time.perf_counter
@@ -98,28 +98,30 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         self._acceptance, self._prompt_set = acceptance, prompts
         self._rule = make_acceptance(acceptance)
         self._reward = make_reward(reward)
-        self.feature_set = FeatureSet(self.bank.depth, [len(tree) for tree in self.bank], features, probe)
+        self._use_bank(load_bank(bank), features, probe)
+        self._queue = PromptQueue([prompt.prompt_id for prompt in self.prompts], prompts)
+        self._prompt: Prompt | None = None
+        self._last_step = 0, 0.0
+        self._running = False
+
+    def _use_bank(self, bank: TopologyBank, features: str | Sequence[str], probe: Probe) -> None:
+        """Let the actions be the trees of a bank."""
+        self.bank = bank
+        self.feature_set = FeatureSet(bank.depth, [len(tree) for tree in bank], features, probe)
         self.feature_names = self.feature_set.names
         self._tracker = FeatureTracker(self.feature_set)
-        union = self.bank.union
-        depth = self.bank.depth
+        union, depth = bank.union, bank.depth
         self._probe_tree = {
             "none": None,
             "first": DraftTree.chain(min(1, depth)),
             "chain": DraftTree.chain(depth),
             "union": union,
         }[probe]
-        self._members = np.array(
-            [[node in tree.rows for node in union.nodes] for tree in self.bank], dtype=float
-        )
-        self._queue = PromptQueue([prompt.prompt_id for prompt in self.prompts], prompts)
-        self._prompt: Prompt | None = None
-        self._last_step = 0, 0.0
-        self._running = False
+        self._members = np.array([[node in tree.rows for node in union.nodes] for tree in bank], dtype=float)
         self.observation_space = gymnasium.spaces.Box(
             self.feature_set.low, self.feature_set.high, dtype=np.float32
         )
-        self.action_space = cast("gymnasium.Space[int]", gymnasium.spaces.Discrete(len(self.bank)))
+        self.action_space = cast("gymnasium.Space[int]", gymnasium.spaces.Discrete(len(bank)))
 
     @cached_property
     def engine(self) -> Engine:
@@ -214,7 +216,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
                 self._probe()
                 self._tracker.reset(self._signals(0, None))
         self._running = True
-        return self._tracker.observe(), self._info("", None, 0.0, "")
+        return self._tracker.observe(), self._info("", None, 0.0, 0.0, "")
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Decode one step with the tree of index ``action``.
@@ -229,7 +231,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         action = int(action)
         if not 0 <= action < len(self.bank):
             raise ValueError(f"action {action} is outside 0..{len(self.bank) - 1}, the trees of the bank")
-        tree, step, self._running = self.bank[action], None, False
+        tree, step, features, self._running = self.bank[action], None, 0.0, False
         where = f"prompt {self.place[0]!r}, step {len(self._history) + 1}, tree {tree.name!r}"
         with self.engine.lock:
             begin = self.clock()
@@ -242,7 +244,8 @@ class LiveEnv(gymnasium.Env[Observation, int]):
                         self._probe()
                     ready = self.clock()
                     self._tracker.step(self._signals(action, step))
-                    seconds += self.clock() - ready
+                    features = self.clock() - ready
+                    seconds += features
             except MemoryError as error:
                 reason = f"error: {error}"
                 seconds = self.clock() - begin if step is None else step.seconds
@@ -253,9 +256,14 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         if step is not None:
             self._history.append(step)
         self._running = not reason
-        info = self._info(tree.name, step, seconds, reason)
+        info = self._info(tree.name, step, seconds, features, reason)
         truncated = reason not in ("", "eos")
         return self._tracker.observe(), float(reward), reason == "eos", truncated, info
+
+    def close(self) -> None:
+        """End the text and free its KV rows; the model stays loaded, and a later reset begins anew."""
+        self._running = False
+        self.__dict__.pop("decoder", None)
 
     def render(self) -> str | None:  # type: ignore[override]
         """The text so far, coloured by accept length, with the last tree and the running throughput."""
@@ -304,7 +312,9 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             return [0.0] * len(self.bank)
         return (self._members @ self.decoder.probe_values().double().cpu().numpy()).tolist()
 
-    def _info(self, tree: str, step: Step | None, seconds: float, reason: str) -> dict[str, Any]:
+    def _info(
+        self, tree: str, step: Step | None, seconds: float, features: float, reason: str
+    ) -> dict[str, Any]:
         assert self._prompt is not None
         tokens = 0 if step is None else len(step.tokens)
         self._last_tree, self._last_step = tree, (tokens, seconds)
@@ -317,6 +327,9 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             "seconds": seconds,
             "draft_seconds": 0.0 if step is None else step.draft_seconds,
             "verify_seconds": 0.0 if step is None else step.verify_seconds,
+            "accept_seconds": 0.0 if step is None else step.accept_seconds,
+            "commit_seconds": 0.0 if step is None else step.commit_seconds,
+            "feature_seconds": features,
             "total_tokens": self._total_tokens,
             "total_seconds": self._total_seconds,
             "finish_reason": reason,

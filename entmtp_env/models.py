@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from entmtp_env.chat_templates import known_chat_template
+from entmtp_env.files import read_json
 
 _GGUF_CACHE_FORMAT = 1
 
@@ -235,7 +236,7 @@ def _replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def _is_intact(folder: Path) -> bool:
     try:
-        seal = json.loads((folder / "seal.json").read_text(encoding="utf-8"))
+        seal = read_json(folder / "seal.json")
         return seal["format"] == _GGUF_CACHE_FORMAT and all(
             _sha256(folder / name) == expected for name, expected in seal["sha256"].items()
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from entmtp_env.decoding.decoder import Step
+from entmtp_env.decoding.session import Step
 
 # 256-colour codes from grey (nothing accepted) to green (four drafts and more).
 _COLOURS = (245, 137, 178, 148, 46)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entmtp_env.files import atomic_path
+from entmtp_env.files import atomic_path, parse_json
 
 _HEADER = "header"
 _SEAL_SIZE = 64
@@ -64,7 +64,7 @@ def load_sealed(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, 
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: np.asarray(archive[name]) for name in archive.files}
-        header = json.loads(arrays.pop(_HEADER).tobytes().decode())
+        header = parse_json(arrays.pop(_HEADER).tobytes(), "its header")
     # Anybody can seal a file, so it can fail in any way.
     except Exception as error:
         raise ValueError(f"{path} is sealed, but is no {kind} of this package: {error!r}") from error

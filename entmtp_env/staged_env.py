@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 
-from entmtp_env.decoding.decoder import Step
+from entmtp_env.decoding.session import Step
 from entmtp_env.decoding.staged import StagedDecoder
 from entmtp_env.decoding.stages import DEEPER, load_stages
 from entmtp_env.live import LiveEnv, Observation
@@ -136,7 +136,7 @@ class StagedEnv(LiveEnv):
             raise ResetNeeded("the text has ended or none was begun: call reset() before step()")
         depth = self.decoder.table.depth
         action = self.stages.settle(int(action), depth)
-        name, step, reason, self._running = self.stages.names[action], None, "", False
+        name, step, reason, features, self._running = self.stages.names[action], None, "", 0.0, False
         where = f"prompt {self.place[0]!r}, step {len(self._history) + 1}, depth {depth}, {name}"
         with self.engine.lock:
             begin = self.clock()
@@ -144,11 +144,14 @@ class StagedEnv(LiveEnv):
                 with named_errors(where):
                     if action == DEEPER:
                         self.decoder.deepen()
+                        ready = self.clock()
                         observe_draft(self._tracker, self.decoder.table)
                     else:
                         step = self.decoder.verify_best(self.stages.budgets[action - 1])
                         reason = step.finish_reason
+                        ready = self.clock()
                         self._tracker.step(self._signals(action - 1, step))
+                    features = self.clock() - ready
             except MemoryError as error:
                 reason = f"error: {error}"
             seconds = self.clock() - begin
@@ -159,14 +162,16 @@ class StagedEnv(LiveEnv):
         if step is not None:
             self._history.append(step)
         self._running = not reason
-        info = self._info("" if action == DEEPER else name, step, seconds, reason)
+        info = self._info("" if action == DEEPER else name, step, seconds, features, reason)
         truncated = reason not in ("", "eos")
         return self._tracker.observe(), float(reward), reason == "eos", truncated, info
 
-    def _info(self, tree: str, step: Step | None, seconds: float, reason: str) -> dict[str, Any]:
+    def _info(
+        self, tree: str, step: Step | None, seconds: float, features: float, reason: str
+    ) -> dict[str, Any]:
         """As in the other environments; ``tree`` is ``""`` and the step's numbers are 0 when it drafted."""
-        info = super()._info(tree, step, seconds, reason)
+        info = super()._info(tree, step, seconds, features, reason)
         # What was drafted before has been counted by the decisions that did it.
         drafted = step is None and not reason
         mask = self.stages.masks[self.decoder.table.depth].astype(np.int8)
-        return info | {"draft_seconds": seconds if drafted else 0.0, "action_mask": mask}
+        return info | {"draft_seconds": seconds - features if drafted else 0.0, "action_mask": mask}

@@ -11,6 +11,7 @@ import tyro
 from eval.compare import Compare, compare
 from eval.heads import Heads, evaluate_heads
 from eval.interleave import EvaluationError
+from eval.losslessness import Losslessness, losslessness
 from eval.paper import Paper, paper
 from eval.regimes import Regimes, regimes
 from eval.replay import Replay, replay
@@ -23,6 +24,7 @@ _COMMANDS: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
     "compare": (Compare, compare),
     "paper": (Paper, paper),
     "report": (Report, report),
+    "losslessness": (Losslessness, losslessness),
     "trace": (Trace, trace),
     "validate": (ValidateResults, validate_results),
     "regimes": (Regimes, regimes),

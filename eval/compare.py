@@ -18,14 +18,12 @@ from entmtp_env.features import Probe
 from entmtp_env.figures import save_figure
 from entmtp_env.provenance import describe_run
 from eval.contest import Contest, Outcome, run_contests
-from eval.environment import make_live_env
-from eval.interleave import Entrant, EvaluationError, draw_prompts
+from eval.environment import enter_policies
+from eval.interleave import EvaluationError, draw_prompts
 from eval.plot import comparison_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, PolicySummary, summarise
 from eval.table import LEGEND, comparison_table
-from policies import SchedulingEnv
-from policies.registry import make_named_policy
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,8 @@ class Compare:
 
     Attributes:
         policies: Policies to compare: name, name:key=value,..., static:<tree>, name@file.json, or your own
-            package.module:Class. Autoregressive decoding and the baseline are added when missing.
+            package.module:Class; each runs in the environment that it is made for. Autoregressive decoding
+            and the baseline are added when missing.
         prompts: Prompt sets, each with its own results: chat, math, stories, humaneval, gsm8k, arc,
             litbench, sharegpt, one of these four from a file as in gsm8k@test.parquet, or a .jsonl file;
             or half of one, as in chat:evaluation and chat:calibration.
@@ -51,10 +50,11 @@ class Compare:
         model: Base model: a known name, a folder or a Hugging Face repository.
         heads: Draft heads: auto, medusa or a checkpoint.
         bank: Bank of trees: default, or a JSON file.
+        stages: What staged policies may draft and verify: default, or a JSON file.
         acceptance: Acceptance rule: greedy, sample:temperature=T or typical:temperature=T,epsilon=E,alpha=A.
         max_new_tokens: Cap on the tokens of a text.
         probe: What is drafted before a decision: none, first, chain or union.
-        features: Feature groups to observe, separated by commas, or all.
+        features: Feature groups to observe, separated by commas, or all; staged policies have no group heads.
         capacity: Rows of the KV cache; prompt, text and the largest tree must fit.
         dtype: auto, float32, bfloat16 or float16.
         device: auto, cpu or cuda.
@@ -63,7 +63,8 @@ class Compare:
         out: Result folder; by default runs/<command>-<date>-<time>.
         overwrite: Replace results that are in the folder already.
         resume: Go on with the results in the folder, made with the same settings on the same machine.
-        env_id: Gymnasium id; an environment of your own (module:Id) takes the same keyword arguments.
+        env_id: Gymnasium id for the policies that choose trees of the bank; an environment of your own
+            (module:Id) takes the keyword arguments of EntMTP/Live-v0.
     """
 
     policies: tuple[str, ...] = (
@@ -74,6 +75,9 @@ class Compare:
         "ladder",
         "ema-ladder",
         "random",
+        "staged-threshold",
+        "eagle2",
+        "eagle2-cost-aware",
     )
     prompts: tuple[str, ...] = ("chat:evaluation",)
     num_prompts: int = 0
@@ -81,6 +85,7 @@ class Compare:
     model: str = "smollm2"
     heads: str = "auto"
     bank: str = "default"
+    stages: str = "default"
     acceptance: str = "greedy"
     max_new_tokens: int = 256
     probe: Probe = "none"
@@ -107,7 +112,7 @@ def compare(config: Compare) -> dict[str, list[PolicySummary]]:
 
     Raises:
         ValueError: When a setting is out of range or unknown, or not that of the run to resume.
-        FileNotFoundError: When a model, checkpoint, bank, prompt file or policy file is missing.
+        FileNotFoundError: When a model, checkpoint, bank, stages, prompt file or policy file is missing.
         FileExistsError: When the result folder holds results already.
         EvaluationError: When an episode ends in an error, or a lossless rule in float32 gave different texts;
             in the latter case the results have been written.
@@ -133,7 +138,7 @@ def compare(config: Compare) -> dict[str, list[PolicySummary]]:
         first: Any = next(iter(contests.values())).env.unwrapped
         if outcome.complete:
             folder.write_json("summary.json", plain_summaries(config, summaries))
-            save_figure(out / "plot.png", comparison_figure(summaries, first.bank.names))
+            save_figure(out / "plot.png", comparison_figure(summaries, next(iter(contests.values())).trees))
         exact = lossless and "float32" in str(first.manifest["dtype"])
     console = result_console()
     for prompts, rows in summaries.items():
@@ -169,25 +174,25 @@ def result_path(config: Compare, command: str) -> Path:
     return config.out or Path("runs") / f"{command}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def open_environment(
-    config: Compare, prompts: str, stack: contextlib.ExitStack, **changes: Any
-) -> SchedulingEnv:
-    """The environment of a prompt set, closed with the stack; ``changes`` replace settings."""
-    env = make_live_env(dataclasses.asdict(config) | changes, prompts, config.env_id)
-    stack.callback(env.close)
-    return env
-
-
 def describe_contests(config: Compare, contests: Mapping[str, Contest]) -> dict[str, Any]:
-    """The manifest: machine, command, settings, and by prompt set the environment and the seeds."""
-    environments = {}
+    """The manifest: machine, command, settings, and by prompt set the environments and the seeds.
+
+    ``environments`` has those of a prompt set by Gymnasium id, ``env_ids`` the id by row; a row with a model
+    of its own is in neither.
+    """
+    environments: dict[str, dict[str, Any]] = {prompts: {} for prompts in contests}
+    env_ids = {}
     for prompts, contest in contests.items():
-        unwrapped: Any = contest.env.unwrapped
-        environments[prompts] = dict(unwrapped.manifest)
+        for row, entrant in contest.entrants.items():
+            if entrant.env_id:
+                env_ids[row] = entrant.env_id
+                unwrapped: Any = entrant.env.unwrapped
+                environments[prompts].setdefault(entrant.env_id, dict(unwrapped.manifest))
     settings = dataclasses.asdict(config) | {"out": config.out and str(config.out)}
     return describe_run() | {
         "settings": settings,
         "environments": environments,
+        "env_ids": env_ids,
         "prompt_seeds": {prompts: dict(contest.seeds) for prompts, contest in contests.items()},
     }
 
@@ -215,10 +220,9 @@ def print_end(console: Console, out: Path, outcome: Outcome) -> None:
 
 
 def _prepare(config: Compare, prompts: str, stack: contextlib.ExitStack) -> Contest:
-    env = open_environment(config, prompts, stack)
-    unwrapped: Any = env.unwrapped
     specs = dict.fromkeys((REFERENCE, config.baseline, *config.policies))
-    entrants = {spec: Entrant(env, make_named_policy(spec, env)) for spec in specs}
+    entrants = enter_policies(dataclasses.asdict(config), prompts, {spec: spec for spec in specs}, stack)
+    unwrapped: Any = entrants[REFERENCE].env.unwrapped
     return Contest(entrants, draw_prompts(unwrapped.prompts, config.num_prompts, config.seed))
 
 

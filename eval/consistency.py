@@ -13,13 +13,15 @@ from eval.stored import StoredResults, StoredRun
 from eval.watch import common_length
 
 _EPISODE = ("tokens", "seconds", "policy_seconds")
+_PARTS = tuple(f"{part}_seconds" for part in ("draft", "verify", "accept", "commit", "feature"))
 
 
 def inconsistencies(results: StoredResults) -> list[str]:
     """What contradicts itself; empty when nothing does.
 
-    Steps must add up to their episode, in tokens, times, rewards and text, and a tree always be the same
-    action; episodes must be those of the manifest, with its seeds; the summary must follow from them.
+    Steps must add up to their episode, in tokens, times, rewards and text, no step be shorter than its parts,
+    and a tree always be the same action; episodes must be those of the manifest, with its seeds; the summary
+    must follow from them.
 
     Args:
         results: A comparison; one that was cut short is checked as far as it goes.
@@ -49,6 +51,8 @@ def _episode(results: StoredResults, own: StoredRun, actions: Mapping[str, int])
             yield f"step {i} has action {step.action} with the tree {step.tree!r}, not {actions[step.tree]}"
         if step.tokens != step.accept_length + 1:
             yield f"step {i} has {step.tokens} tokens with {step.accept_length} accepted, one less is right"
+        if (parts := sum(getattr(step, part) for part in _PARTS)) > step.seconds + 1e-9:
+            yield f"step {i} took {step.seconds} seconds, its parts {parts}"
         if detail.token_ids and len(detail.token_ids) != step.tokens:
             yield f"step {i} has {len(detail.token_ids)} token ids for {step.tokens} tokens"
     pieces = "".join(detail.text for detail in own.run.details)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from entmtp_env.progress import progress_bar
 from eval.interleave import Entrant, interleave_entrants, warm_up
@@ -28,6 +29,12 @@ class Contest:
     def env(self) -> SchedulingEnv:
         """The environment of the reference row."""
         return self.entrants[REFERENCE].env
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """Names of all trees that rows may use, environment by environment in the order of their actions."""
+        banks: list[Any] = [own.env.unwrapped for own in self.entrants.values()]
+        return tuple(dict.fromkeys(name for env in banks for name in env.bank.names))
 
     def warm_up(self) -> None:
         """Pay the first-use costs of every environment and policy."""

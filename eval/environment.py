@@ -1,18 +1,26 @@
-"""The live environment that recorded settings describe."""
+"""The live environments that settings describe, each for the policies that are made for it."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 
-from policies import SchedulingEnv
+from entmtp_env.live import LiveEnv
+from eval.interleave import Entrant
+from policies import SchedulerPolicy, SchedulingEnv
+from policies.registry import make_named_policy, policy_env_id, policy_probe
 
 _KEYS = (
     "model",
     "heads",
     "bank",
+    "stages",
     "acceptance",
     "max_new_tokens",
     "probe",
@@ -28,13 +36,63 @@ def make_live_env(settings: Mapping[str, Any], prompts: str, env_id: str) -> Sch
 
     Args:
         settings: Fields of a command such as :class:`eval.compare.Compare`; those that are no keyword of
-            the live environment are left out.
+            the environment are left out.
         prompts: The prompt set.
         env_id: Gymnasium id.
 
     Raises:
         ValueError: When a setting is out of range or unknown.
-        FileNotFoundError: When a bank or a prompt file is missing.
+        FileNotFoundError: When a bank, stages or a prompt file is missing.
     """
-    env: SchedulingEnv = gymnasium.make(env_id, prompts=prompts, **{key: settings[key] for key in _KEYS})
+    keywords = _keywords(env_id)
+    env: SchedulingEnv = gymnasium.make(
+        env_id, prompts=prompts, **{key: settings[key] for key in _KEYS if key in keywords}
+    )
     return env
+
+
+def enter_policies(
+    settings: Mapping[str, Any], prompts: str, rows: Mapping[str, str], stack: contextlib.ExitStack
+) -> dict[str, Entrant]:
+    """Policies with the environments that they are made for, one of each kind, over the same model.
+
+    A policy whose file says what is drafted before its decisions gets that, whatever the settings say.
+
+    Args:
+        settings: As :func:`make_live_env` takes them; ``env_id`` among them stands for the environment that
+            schedules a bank.
+        prompts: The prompt set.
+        rows: Spec of the policy by name of the row.
+        stack: Closes the environments.
+
+    Returns:
+        Entrants by name of the row.
+
+    Raises:
+        ValueError: When a policy or a setting is unknown or wrong.
+        FileNotFoundError: When a file is missing.
+    """
+    envs: dict[str, SchedulingEnv] = {}
+    entrants = {}
+    for name, spec in rows.items():
+        env_id = policy_env_id(spec)
+        if env_id == SchedulerPolicy.env_id:
+            env_id = settings["env_id"]
+        probe = policy_probe(spec) or settings["probe"]
+        key = env_id if probe == settings["probe"] else f"{env_id} probe={probe}"
+        if key not in envs:
+            envs[key] = make_live_env({**settings, "probe": probe}, prompts, env_id)
+            stack.callback(envs[key].close)
+        entrants[name] = Entrant(envs[key], make_named_policy(spec, envs[key]), key)
+    return entrants
+
+
+def _keywords(env_id: str) -> set[str]:
+    """What an environment's ``__init__`` names; one that passes keywords on takes those of ``LiveEnv``."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    entry: Any = gymnasium.spec(name).entry_point
+    parameters = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry).parameters
+    passes_on = any(own.kind is own.VAR_KEYWORD for own in parameters.values())
+    return {*parameters, *(inspect.signature(LiveEnv).parameters if passes_on else ())}

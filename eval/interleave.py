@@ -41,10 +41,14 @@ class Entrant:
     Attributes:
         env: The environment; rows may share one, or have models of their own.
         policy: The policy that schedules it.
+        env_id: Gymnasium id that makes such an environment from the evaluation's settings, and behind a space
+            the setting that is its own, as in ``EntMTP/Live-v0 probe=first``; empty when it has a model of
+            its own.
     """
 
     env: SchedulingEnv
     policy: Predictor
+    env_id: str = ""
 
 
 def draw_prompts(prompts: Sequence[Prompt], limit: int, seed: int) -> dict[str, int]:

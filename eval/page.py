@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 
 from eval.interleave import Run
 from eval.labels import fold_spec
+from eval.watch import nodes_per_depth
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("eval"),
@@ -50,7 +51,8 @@ def trace_data(runs: Mapping[str, Sequence[Run]], colours: Mapping[str, str]) ->
     Returns:
         Plain values. ``trees`` are (name, colour). A prompt has its ``id``, ``texts`` without repetition and
         ``runs`` of ``policy``, ``text`` (an index) and ``steps``: index of the tree, accepted drafts,
-        characters (-1 where unknown) and microseconds, the policy's own included.
+        characters (-1 where unknown) and microseconds, the policy's own included; where a tree was built,
+        also its nodes a depth and the parent of each node.
     """
     index = {tree: i for i, tree in enumerate(colours)}
     prompts = []
@@ -68,7 +70,7 @@ def trace_data(runs: Mapping[str, Sequence[Run]], colours: Mapping[str, str]) ->
     return {"trees": list(colours.items()), "prompts": prompts}
 
 
-def _steps(run: Run, index: Mapping[str, int]) -> list[list[int]]:
+def _steps(run: Run, index: Mapping[str, int]) -> list[list[Any]]:
     known = any(detail.text for detail in run.details)
     return [
         [
@@ -77,6 +79,7 @@ def _steps(run: Run, index: Mapping[str, int]) -> list[list[int]]:
             # JavaScript counts UTF-16 units.
             len(detail.text.encode("utf-16-le", "surrogatepass")) // 2 if known else -1,
             round(1e6 * (step.seconds + step.policy_seconds)),
+            *((sizes, detail.parents) if (sizes := nodes_per_depth(step, detail)) else ()),
         ]
         for step, detail in zip(run.episode.steps, run.details, strict=True)
     ]

@@ -23,14 +23,16 @@ from eval.compare import (
     Compare,
     check_settings,
     describe_contests,
-    open_environment,
     plain_summaries,
     print_end,
     result_console,
     result_path,
 )
 from eval.contest import Contest, Outcome, run_contests
+from eval.environment import enter_policies, make_live_env
 from eval.interleave import Entrant, draw_prompts
+from eval.losslessness import load_losslessness
+from eval.losslessness_table import loss_line
 from eval.paper_claims import Claim, check_claims
 from eval.paper_numbers import PAPER
 from eval.paper_table import LEGEND, claim_line, paper_table
@@ -58,13 +60,14 @@ _METHODS = {
 
 @dataclass(frozen=True)
 class Paper(Compare):
-    """The paper's main table: Vanilla, Medusa, Hydra, EntMTP*, EntMTP^τ, EntMTP-l and learned policies.
+    """The paper's main table: Vanilla, Medusa, Hydra, EntMTP*, EntMTP^τ, EntMTP-l, staged and learned ones.
 
     As in the paper: typical acceptance with T = 0.7, ε = 0.09, α = 0.3, 100 prompts a task of at most 1400
     tokens, 256 new tokens, seed 123, prefill included, one warm-up; here the rows are interleaved prompt by
     prompt. Prints a table per task with the paper's numbers beside ours, and its claims with what holds here.
     Tasks that are not on this machine are named and left out. Writes what compare writes. Ctrl-C stops it
-    with the tables of what was finished; --resume goes on from there.
+    with the tables of what was finished; --resume goes on from there. After python -m eval losslessness,
+    --resume prints the claim about perplexity, too.
 
     EntMTP* and EntMTP^τ are those of each task: calibrate them on its other half first, as in
     python -m train calibrate --prompts gsm8k:calibration --acceptance typical --out runs/paper/gsm8k
@@ -74,7 +77,8 @@ class Paper(Compare):
 
     Attributes:
         policies: Rows beside Vanilla, Medusa and Hydra, as in compare; {task} stands for the task's name. In
-            the table, static is EntMTP*, threshold EntMTP^τ and ladder EntMTP-l.
+            the table, static is EntMTP*, threshold EntMTP^τ and ladder EntMTP-l; the paper has none of the
+            others.
         prompts: The tasks: prompt sets as in compare.
         num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
         max_prompt_tokens: Longer prompts are left out.
@@ -86,7 +90,15 @@ class Paper(Compare):
         seed: Seed of prompt choice, sampling, order and bootstrap.
     """
 
-    policies: tuple[str, ...] = ("static:tree-6x3", "threshold", "ladder")
+    policies: tuple[str, ...] = (
+        "static:tree-6x3",
+        "threshold",
+        "ladder",
+        "staged-threshold",
+        "eagle2",
+        "eagle2-cost-aware",
+        "prompt-lookup",
+    )
     prompts: tuple[str, ...] = (
         "humaneval:evaluation",
         "gsm8k:evaluation",
@@ -150,16 +162,18 @@ def paper(config: Paper) -> PaperResult:
         result = _summarise(config, outcome, left_out)
         if outcome.complete:
             folder.write_json("summary.json", _plain(config, result))
-            first: Any = next(iter(contests.values())).env.unwrapped
-            save_figure(
-                out / "plot.png", comparison_figure(result.summaries, (*first.bank.names, MEDUSA_TREE))
-            )
+            trees = next(iter(contests.values())).trees
+            save_figure(out / "plot.png", comparison_figure(result.summaries, trees))
     for prompts, rows in result.summaries.items():
         methods = {row.policy: name for row in rows if (name := method(row.policy))}
         console.print(paper_table(task_name(prompts), prompts, rows, methods))
     for prompts, claims in result.claims.items():
         for claim in claims:
             console.print(claim_line(task_name(prompts), claim), highlight=False, markup=False)
+    for prompts, losses in load_losslessness(out).items():
+        for row in losses:
+            if row.policy != REFERENCE and (name := method(row.policy)):
+                console.print(loss_line(task_name(prompts), name, row), highlight=False, markup=False)
     console.print(LEGEND, highlight=False, markup=False)
     _print_left_out(console, left_out)
     print_end(console, out, outcome)
@@ -198,19 +212,20 @@ def _medusa_heads(config: Paper) -> str:
 
 
 def _prepare(config: Paper, prompts: str, medusa: str, stack: contextlib.ExitStack) -> Contest:
-    env = open_environment(config, prompts, stack)
-    entrants = {REFERENCE: Entrant(env, make_named_policy(REFERENCE, env))}
+    task, settings = task_name(prompts), dataclasses.asdict(config)
+    specs = dict.fromkeys((REFERENCE, HYDRA, config.baseline, *config.policies))
+    entrants = enter_policies(settings, prompts, {s: s.replace("{task}", task) for s in specs}, stack)
+    reference = entrants[REFERENCE]
     if medusa:
         # No bank has its tree, and its heads are not those that a bank is made for.
         bank = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "bank.json"
         TopologyBank([published_trees()[MEDUSA_TREE]], name=MEDUSA_TREE).save(bank)
-        own = open_environment(config, prompts, stack, heads=medusa, bank=str(bank))
-        _check_medusa(own, medusa)
-        entrants[MEDUSA] = Entrant(own, make_named_policy(f"static:{MEDUSA_TREE}", own))
-    for spec in dict.fromkeys((HYDRA, config.baseline, *config.policies)):
-        policy = make_named_policy(spec.replace("{task}", task_name(prompts)), env)
-        entrants.setdefault(spec, Entrant(env, policy))
-    return Contest(entrants, _draw(config, prompts, env))
+        env = make_live_env(settings | {"heads": medusa, "bank": str(bank)}, prompts, config.env_id)
+        stack.callback(env.close)
+        _check_medusa(env, medusa)
+        row = Entrant(env, make_named_policy(f"static:{MEDUSA_TREE}", env))
+        entrants = {REFERENCE: reference, MEDUSA: row} | entrants
+    return Contest(entrants, _draw(config, prompts, reference.env))
 
 
 def _check_medusa(env: SchedulingEnv, heads: str) -> None:

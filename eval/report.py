@@ -13,6 +13,8 @@ from rich.console import Console
 
 from entmtp_env.files import write_text_atomically
 from entmtp_env.progress import progress_bar
+from eval.losslessness import load_losslessness
+from eval.losslessness_scores import BOUND
 from eval.page import render_page, tree_colours
 from eval.report_sections import ACCEPTED, make_section
 from eval.results import REPORT
@@ -25,7 +27,8 @@ class Report:
 
     It has, for each prompt set, a table with paired bootstrap intervals, tokens per second against tokens
     per step, where the time goes, histograms of the scores, the accept lengths along each text coloured by
-    tree, and the regret against the oracle where a recording is named; then the manifest.
+    tree, the regret against the oracle where a recording is named, and losslessness where "python -m eval
+    losslessness" has scored the texts; then the manifest.
 
     Example: python -m eval report runs/compare-20260101-120000 --recordings chat
 
@@ -59,7 +62,7 @@ def report(config: Report) -> Path:
     sets = results.sets()
     if not sets:
         raise ValueError(f"{results.path}: no prompt was finished by all policies; run the comparison on")
-    colours = tree_colours(own.run for own in results.runs)
+    colours, losses = tree_colours(own.run for own in results.runs), load_losslessness(results.path)
     with progress_bar() as bar:
         sections = [
             make_section(name, policies, results.settings, colours, config.recordings, config.costs)
@@ -73,6 +76,8 @@ def report(config: Report) -> Path:
         results=results,
         manifest_text=json.dumps(results.manifest, indent=2, ensure_ascii=False),
         sections=sections,
+        losses=losses,
+        bound=BOUND,
         colours=colours,
         accepted=ACCEPTED,
         costs=config.costs,

@@ -14,13 +14,18 @@ from eval.regret import RegretTable, replayed_regret
 from eval.statistics import REFERENCE, PolicySummary, Ratio, summarise, throughput_ratio
 from eval.stored import StoredRun
 from eval.watch import SCORES
-from policies import StepRecord
 
 ACCEPTED = ("0 accepted", "1", "2", "3", "4 or more")
 """Groups of the histograms."""
 
-_PHASES = ("draft", "verify", "accept", "commit", "features")
-"""Parts of a step's seconds, as far as steps record them; the policy's time comes on top."""
+_PHASES = {
+    "draft": "draft_seconds",
+    "verify": "verify_seconds",
+    "accept": "accept_seconds",
+    "commit": "commit_seconds",
+    "features": "feature_seconds",
+}
+"""Parts of a step's seconds, as far as environments tell; the policy's time comes on top."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ def make_section(
         rho_axis=Scale(0, max(1.0, top) * 1.05, 2, 118),
         pareto=scatter(points),
         histograms=_histograms(policies),
-        splits=[_split(policy, runs) for policy, runs in policies.items()],
+        splits=_splits(policies),
         regret=replayed_regret(policies, recordings, costs, settings) if recordings else None,
         trace=trace_data({policy: [own.run for own in runs] for policy, runs in policies.items()}, colours),
     )
@@ -146,19 +151,18 @@ def _histograms(policies: Mapping[str, Sequence[StoredRun]]) -> list[Histogram]:
     return found
 
 
-def _split(policy: str, runs: Sequence[StoredRun]) -> Split:
+def _splits(policies: Mapping[str, Sequence[StoredRun]]) -> list[Split]:
+    """The splits, without what no policy's steps tell."""
+    spent = {policy: _milliseconds(runs) for policy, runs in policies.items()}
+    known = [phase for phase in (*_PHASES, "rest", "policy") if any(own[phase] for own in spent.values())]
+    return [Split(policy, {phase: own[phase] for phase in known}) for policy, own in spent.items()]
+
+
+def _milliseconds(runs: Sequence[StoredRun]) -> dict[str, float]:
+    """Per token, by phase."""
     steps = [step for own in runs for step in own.run.episode.steps]
     tokens = sum(step.tokens for step in steps)
-    known = [phase for phase in _PHASES if phase in _recorded(steps[0])]
-    seconds = {phase: sum(_recorded(step)[phase] for step in steps) for phase in known}
+    seconds = {phase: sum(getattr(step, key) for step in steps) for phase, key in _PHASES.items()}
     seconds["rest"] = max(0.0, sum(step.seconds for step in steps) - sum(seconds.values()))
     seconds["policy"] = sum(step.policy_seconds for step in steps)
-    return Split(policy, {phase: 1e3 * spent / tokens for phase, spent in seconds.items()})
-
-
-def _recorded(step: StepRecord) -> dict[str, float]:
-    return {
-        name.removesuffix("_seconds"): value
-        for name, value in vars(step).items()
-        if name.endswith("_seconds")
-    }
+    return {phase: 1e3 * spent / tokens for phase, spent in seconds.items()}

@@ -19,6 +19,9 @@ FILES = ("manifest.json", "steps.jsonl", "episodes.jsonl", "summary.json", "plot
 REPORT = "report.html"
 """The page that ``eval report`` makes of the others."""
 
+LOSSLESSNESS = "losslessness.json"
+"""What ``eval losslessness`` says of the texts."""
+
 
 class ResultFolder:
     """Context manager that writes an evaluation's files.
@@ -66,8 +69,8 @@ class ResultFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self._stored:
             keep_finished(self._stored)
-        kept = FILES[:3] if self._stored else ()
-        for name in {*FILES, REPORT}.difference(kept):
+        kept = (*FILES[:3], LOSSLESSNESS) if self._stored else ()
+        for name in {*FILES, REPORT, LOSSLESSNESS}.difference(kept):
             (self.path / name).unlink(missing_ok=True)
         self._steps: IO[str] = (self.path / "steps.jsonl").open("a", encoding="utf-8")
         self._episodes: IO[str] = (self.path / "episodes.jsonl").open("a", encoding="utf-8")
@@ -88,6 +91,8 @@ class ResultFolder:
             run: The episode.
         """
         episode = run.episode
+        # It is of the texts before this one.
+        (self.path / LOSSLESSNESS).unlink(missing_ok=True)
         which = {"prompts": prompts, "policy": run.policy, "prompt_id": episode.prompt_id}
         details = run.details or [StepDetail()] * len(episode.steps)
         lines = [

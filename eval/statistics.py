@@ -50,7 +50,7 @@ class PolicySummary:
         rho_with_prefill: The same with prefill, as the paper counts.
         versus_baseline: Throughput over that of the baseline policy.
         switch_rate: Share of the steps after a text's first whose tree is another than the step's before.
-        policy_microseconds: Median time of one decision.
+        policy_microseconds: Median time of the decisions of a step.
         policy_share: Share of ``seconds`` spent in the policy.
         draft_share: Share of ``seconds`` spent drafting.
         verify_share: Share of ``seconds`` spent verifying.

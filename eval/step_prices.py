@@ -68,12 +68,12 @@ def price_steps(
     """
     rows, prefills = [], []
     for episode in episodes:
-        context = prompt_tokens[episode.prompt_id]
-        prefills.append((context, episode.prefill_seconds))
+        length = prompt_tokens[episode.prompt_id]
+        prefills.append((length, episode.prefill_seconds))
         for before, step in zip([None, *episode.steps], episode.steps, strict=False):
             if before is not None and before.action == step.action:
-                rows.append((step.action, context, *(getattr(step, part) for part in _PARTS)))
-            context += step.tokens
+                rows.append((step.action, length, *(getattr(step, part) for part in _PARTS)))
+            length += step.tokens
     columns = np.array(rows).reshape(-1, 2 + len(_PARTS))
     tree, context = columns[:, 0].astype(np.int64), columns[:, 1]
     missing = [bank.names[k] for k in np.flatnonzero(np.bincount(tree, minlength=len(bank)) == 0)]
@@ -87,8 +87,8 @@ def price_steps(
     residual = columns[:, 2] / np.array(
         [np.interp(c, ends, seconds[k]) for k, c in zip(tree, context, strict=True)]
     )
-    spread = [np.quantile(residual[tree == k], (0.25, 0.75)) for k in range(len(bank))]
-    low, high = (np.array(side)[:, None] * seconds for side in zip(*spread, strict=True))
+    spread = np.array([np.quantile(residual[tree == k], (0.25, 0.75)) for k in range(len(bank))])
+    low, high = (side[:, None] * seconds for side in spread.T)
     lengths, times = np.array(prefills).T
     return CostTable(
         name=name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,21 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from entmtp_env.files import parse_json, read_json
 from eval.interleave import Run
 from eval.statistics import REFERENCE
 from eval.watch import StepDetail
 from policies import Episode, StepRecord
 
 _WHICH = {"prompts": "str", "policy": "str", "prompt_id": "str"}
-_STEP = _WHICH | {"step": "int"} | {field.name: str(field.type) for field in dataclasses.fields(StepRecord)}
+_FIELDS = {field.name: str(field.type) for field in dataclasses.fields(StepRecord)}
+_LATER = {field.name for field in dataclasses.fields(StepRecord) if field.default is not dataclasses.MISSING}
+"""Fields that results of an earlier version do not have."""
+_STEP = _WHICH | {"step": "int"} | {name: kind for name, kind in _FIELDS.items() if name not in _LATER}
 _EPISODE = (
     _WHICH
     | dict.fromkeys(("seed", "steps", "tokens"), "int")
     | dict.fromkeys(("seconds", "policy_seconds", "prefill_seconds"), "float")
     | dict.fromkeys(("finish_reason", "text"), "str")
 )
-_DETAIL = {"token_ids": "list", "text": "str", "scores": "dict"}
-"""What a step may have besides: token ids and numbers by name."""
+_DETAIL = {"token_ids": "list", "text": "str", "scores": "dict", "parents": "list"} | {
+    name: _FIELDS[name] for name in _LATER
+}
+"""What a step may have besides: token ids, numbers by name, a tree, and what came later."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ def load_results(path: Path) -> StoredResults:
         own = steps[line["prompts"], line["policy"], line["prompt_id"]]
         if line["step"] != len(own):
             raise ValueError(f"{where}: step {line['step']!r}, expected {len(own)}; the file is damaged")
+        if any(not 0 <= parent <= row for row, parent in enumerate(line.get("parents", ()))):
+            raise ValueError(f"{where}: parents {line['parents']!r} are no tree; the file is damaged")
         own.append(line)
     runs = []
     for where, line in _read_lines(path / "episodes.jsonl", _EPISODE):
@@ -135,10 +142,14 @@ def _is_comparison(manifest: Any) -> bool:
 
 
 def _stored_run(totals: dict[str, Any], lines: list[dict[str, Any]]) -> StoredRun:
-    names = [field.name for field in dataclasses.fields(StepRecord)]
-    records = [StepRecord(**{name: line[name] for name in names}) for line in lines]
+    records = [StepRecord(**{name: line[name] for name in _FIELDS if name in line}) for line in lines]
     details = [
-        StepDetail(tuple(line.get("token_ids", ())), line.get("text", ""), line.get("scores", {}))
+        StepDetail(
+            tuple(line.get("token_ids", ())),
+            line.get("text", ""),
+            line.get("scores", {}),
+            tuple(line.get("parents", ())),
+        )
         for line in lines
     ]
     episode = Episode(
@@ -153,9 +164,9 @@ def _stored_run(totals: dict[str, Any], lines: list[dict[str, Any]]) -> StoredRu
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON in UTF-8 ({error}); the file is damaged") from error
+        return read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; the file is damaged") from error
 
 
 def _read_lines(path: Path, types: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -164,9 +175,9 @@ def _read_lines(path: Path, types: dict[str, str]) -> Iterator[tuple[str, dict[s
     for number, line in enumerate(whole, start=1):
         where = f"{path}, line {number}"
         try:
-            document = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where} is not JSON in UTF-8 ({error}); the file is damaged") from error
+            document = parse_json(line, where)
+        except ValueError as error:
+            raise ValueError(f"{error}; the file is damaged") from error
         if not isinstance(document, dict):
             raise ValueError(f"{where} is not a JSON object; the file is damaged")
         if missing := [key for key in types if key not in document]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.decoding.batch import Request, generate_batch
 from entmtp_env.engine import Engine
-from entmtp_env.files import atomic_path
+from entmtp_env.files import atomic_path, parse_json
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import load_prompts
 from eval.interleave import draw_prompts
@@ -124,8 +124,8 @@ def _write(engine: Engine, requests: Sequence[Request], prompts: str, max_new_to
 def _read(path: Path) -> list[Text] | None:
     """The texts of a file; ``None`` when it is missing or damaged, so that it is written again."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
+        with gzip.open(path, "rb") as file:
+            rows = [parse_json(line, str(path)) for line in file]
         return [Text(row["id"], tuple(row["p"]), tuple(row["g"])) for row in rows]
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError):
         return None

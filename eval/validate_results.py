@@ -21,13 +21,13 @@ from eval.consistency import inconsistencies
 from eval.environment import make_live_env
 from eval.interleave import EvaluationError, Run, warm_up
 from eval.labels import fold_spec
-from eval.paper import MEDUSA
 from eval.stored import StoredResults, StoredRun, load_results
 from eval.watch import watch_episode
 from policies import SchedulingEnv
 from policies.lockstep import Script
 
 _SHOWN = 5
+_EXACT = ("tree", "deeper", "accept_length", "tokens")
 _SCORE_TOLERANCES = {"float32": 1e-3}
 """How far scores may be off by element type; in the short ones another order of summation shows."""
 _LOOSE_TOLERANCE = 0.05
@@ -39,9 +39,10 @@ class ValidateResults:
     """Repeat the recorded steps of a comparison live: same prompts, seeds and trees.
 
     First the files must agree with each other: steps add up to episodes, episodes to the summary. Then every
-    episode is decoded again with its recorded trees, and each step must accept as many drafts, write the same
-    tokens and, within rounding, see the same scores. Tokens per second, the policy's own time left out, may
-    differ by a tolerance. Anything else is an error that names what differs, with exit code 2.
+    episode is decoded again with its recorded decisions, and each step must use the same tree, accept as many
+    drafts, write the same tokens and, within rounding, see the same scores. Tokens per second, the policy's
+    own time left out, may differ by a tolerance. Anything else is an error that names what differs, with exit
+    code 2.
 
     Example: python -m eval validate runs/compare-20260101-120000
 
@@ -119,6 +120,11 @@ def validate_results(config: ValidateResults) -> list[Repetition]:
     if not config.tolerance >= 0:
         raise ValueError(f"tolerance={config.tolerance} must be at least 0")
     results = load_results(config.results)
+    if not isinstance(results.manifest.get("env_ids"), dict):
+        raise ValueError(
+            f"{results.path}: manifest.json has no env_ids, the environment of each policy; results of an "
+            "earlier version cannot be repeated"
+        )
     _refuse(f"{results.path} contradicts itself", inconsistencies(results))
     repetitions = list(_repeat(config, results).values())
     _print(repetitions, _elsewhere(results))
@@ -140,8 +146,8 @@ def validate_results(config: ValidateResults) -> list[Repetition]:
 def first_difference(recorded: Run, live: Run, score_tolerance: float) -> str:
     """The first thing in which two runs differ, times aside, in words; empty when there is none.
 
-    What a recording does not have (tokens, texts and scores of an environment that does not tell) is not
-    compared. Scores come last.
+    What a recording does not have (tokens, texts, trees and scores of an environment that does not tell) is
+    not compared. Scores come last.
 
     Args:
         recorded: The run on disk.
@@ -151,10 +157,10 @@ def first_difference(recorded: Run, live: Run, score_tolerance: float) -> str:
     steps = list(zip(recorded.episode.steps, live.episode.steps, strict=False))
     details = list(zip(recorded.details, live.details, strict=False))
     for i, ((old, new), (then, now)) in enumerate(zip(steps, details, strict=True)):
-        exact = [(key, getattr(old, key), getattr(new, key)) for key in ("tree", "accept_length", "tokens")]
+        exact = [(key, getattr(old, key), getattr(new, key)) for key in _EXACT]
         exact += [
             (key, getattr(then, key), getattr(now, key))
-            for key in ("token_ids", "text")
+            for key in ("token_ids", "text", "parents")
             if getattr(then, key)
         ]
         for key, before, after in exact:
@@ -180,28 +186,29 @@ def _repeat(config: ValidateResults, results: StoredResults) -> Mapping[tuple[st
         prompts: list(seeds)[: config.num_prompts or None]
         for prompts, seeds in results.manifest["prompt_seeds"].items()
     }
+    env_ids = results.manifest["env_ids"]
     runs = [
         own
         for own in results.runs
-        if own.run.episode.prompt_id in chosen[own.prompts] and own.run.policy not in _elsewhere(results)
+        if own.run.episode.prompt_id in chosen[own.prompts] and own.run.policy in env_ids
     ]
     repetitions: dict[tuple[str, str], Repetition] = {}
     with contextlib.ExitStack() as stack:
         envs = {}
-        for prompts in dict.fromkeys(own.prompts for own in runs):
-            envs[prompts] = _make_env(results, prompts)
-            stack.callback(envs[prompts].close)
-            warm_up(envs[prompts], {}, chosen[prompts][0])
+        for place in dict.fromkeys((own.prompts, env_ids[own.run.policy]) for own in runs):
+            envs[place] = _make_env(results, *place)
+            stack.callback(envs[place].close)
+            warm_up(envs[place], {}, chosen[place[0]][0])
         bar = stack.enter_context(progress_bar())
         for own in bar.track(runs, description="repeating"):
-            env, episode = envs[own.prompts], own.run.episode
+            env, episode = envs[own.prompts, env_ids[own.run.policy]], own.run.episode
             unwrapped: Any = env.unwrapped
             for i, step in enumerate(episode.steps):
                 if not 0 <= step.action < len(unwrapped.bank):
                     raise EvaluationError(
                         f"{own.label}: step {i} has action {step.action}, which is no tree of the bank"
                     )
-            script = Script([[step.action for step in episode.steps]])
+            script = Script([[action for step in episode.steps for action in step.decisions]])
             live = Run(
                 own.run.policy,
                 own.run.seed,
@@ -214,14 +221,16 @@ def _repeat(config: ValidateResults, results: StoredResults) -> Mapping[tuple[st
     return repetitions
 
 
-def _elsewhere(results: StoredResults) -> set[str]:
+def _elsewhere(results: StoredResults) -> list[str]:
     """Rows that ran with heads and a tree of their own, of which the settings say nothing."""
-    return {MEDUSA} if results.manifest.get("medusa_environments") else set()
+    rows = dict.fromkeys(own.run.policy for own in results.runs)
+    return [row for row in rows if row not in results.manifest["env_ids"]]
 
 
-def _make_env(results: StoredResults, prompts: str) -> SchedulingEnv:
-    recorded = results.manifest["environments"][prompts]
-    env = make_live_env(results.settings | {"dtype": recorded["dtype"]}, prompts, results.settings["env_id"])
+def _make_env(results: StoredResults, prompts: str, env_id: str) -> SchedulingEnv:
+    recorded = results.manifest["environments"][prompts][env_id]
+    own = {key: recorded[key] for key in ("dtype", "probe") if key in recorded}
+    env = make_live_env(results.settings | own, prompts, env_id.partition(" ")[0])
     unwrapped: Any = env.unwrapped
     differing = [
         f"{key} {recorded[key]!r} recorded, {now!r} live"

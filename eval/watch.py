@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.wrappers import TransformObservation
 
-from policies import Episode, Predictor, SchedulingEnv, run_episode
+from entmtp_env.decoding.node_table import BuiltTree
+from policies import Episode, Predictor, SchedulingEnv, StepRecord, run_episode
 
 SCORES = ("base_top1", "base_entropy", "best_path_value", "deep_path_value", "expected_accept")
 """Features that schedulers take as a score; those that an environment observes are kept."""
@@ -27,11 +28,14 @@ class StepDetail:
         token_ids: The tokens; empty when the environment does not tell.
         text: What they add to the text; empty when the environment does not tell.
         scores: Value by name of :data:`SCORES`, to five digits.
+        parents: The tree that a staged step built: the parent of each node, which counts from 1 behind the
+            root, 0; empty with a bank, whose trees are known by name.
     """
 
     token_ids: tuple[int, ...] = ()
     text: str = ""
     scores: Mapping[str, float] = field(default_factory=dict)
+    parents: tuple[int, ...] = ()
 
 
 def watch_episode(
@@ -43,27 +47,31 @@ def watch_episode(
 
     Args:
         env: A scheduling environment; one with a ``decoder`` and an ``engine``, as the live one has, tells
-            tokens and texts.
+            tokens and texts, one whose decoder builds trees tells these, too.
         policy: Any predictor.
         prompt_id: The prompt.
         seed: Seed of the reset.
 
     Returns:
-        The episode, and one detail a step.
+        The episode, and one detail a step; the scores are those before its last decision.
     """
+    unwrapped: Any = env.unwrapped
     observations: list[npt.NDArray[np.float32]] = []
+    trees: list[BuiltTree | None] = []
 
     def keep(observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         observations.append(observation)
+        trees.append(getattr(getattr(unwrapped, "decoder", None), "built", None))
         return observation
 
     watched: SchedulingEnv = TransformObservation(env, keep, None)
     episode = run_episode(watched, policy, prompt_id, seed)
-    unwrapped: Any = env.unwrapped
+    # The first observation is that of the reset.
+    after = list(accumulate(len(step.decisions) for step in episode.steps))
     names = list(unwrapped.feature_names)
+    observed = [(name, names.index(name)) for name in SCORES if name in names]
     scores = [
-        {name: round(float(seen[names.index(name)]), _DIGITS) for name in SCORES if name in names}
-        for seen in observations[: len(episode.steps)]
+        {name: round(float(observations[i - 1][column]), _DIGITS) for name, column in observed} for i in after
     ]
     if not hasattr(unwrapped, "decoder"):
         return episode, [StepDetail(scores=own) for own in scores]
@@ -71,7 +79,16 @@ def watch_episode(
     tokens = list(unwrapped.decoder.tokens)
     ids = [tuple(tokens[begin:end]) for begin, end in pairwise(ends)]
     pieces = text_pieces(unwrapped.engine.decode, ids, episode.text)
-    return episode, [StepDetail(*own) for own in zip(ids, pieces, scores, strict=True)]
+    built = [() if (tree := trees[i]) is None else tuple(tree.parents[1:].tolist()) for i in after]
+    return episode, [StepDetail(*own) for own in zip(ids, pieces, scores, built, strict=True)]
+
+
+def nodes_per_depth(step: StepRecord, detail: StepDetail) -> list[int]:
+    """Verified nodes of each depth that a staged step drafted; empty with a bank."""
+    depths = [0]
+    for parent in detail.parents:
+        depths.append(depths[parent] + 1)
+    return [depths.count(depth) for depth in range(1, max(step.deeper, *depths) + 1)]
 
 
 def text_pieces(decode: Callable[[list[int]], str], steps: Sequence[Sequence[int]], text: str) -> list[str]:

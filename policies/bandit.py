@@ -85,9 +85,9 @@ class Bandit(OnlinePolicy):
         trees, width, _ = inverse.shape
         # A⁻¹x of every tree in one product, (K, 1 + features, N).
         solved = (inverse.reshape(-1, width) @ contexts.T).reshape(trees, width, -1)
-        payoffs = np.einsum("kf,kfn->kn", self.payoffs(), solved)
+        payoffs: Floats = (self.payoffs()[:, np.newaxis] @ solved)[:, 0]
         if self._learn:
-            variances = np.einsum("nf,kfn->kn", contexts, solved)
+            variances = (contexts.T * solved).sum(axis=1)
             # Rounding may leave a variance of nearly 0 below it.
             deviations = self._alpha * np.sqrt(np.maximum(variances, 0))
             payoffs += deviations * self._generator.standard_normal(payoffs.shape)

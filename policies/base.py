@@ -46,6 +46,7 @@ class SchedulerPolicy(ABC):
     Attributes:
         name: The policy's name in specs and tables; ``module:Class`` unless the class sets its own.
         argument: The option that a spec's bare argument fills, as ``tree`` in ``static:hydra-default``.
+        env_id: Gymnasium id of the environment that it schedules live unless told otherwise.
         bank: The trees; action ``k`` is ``bank[k]``.
         feature_names: Name of each column of an observation.
         options: The options in force, defaults included; a subclass with options sets it.
@@ -63,6 +64,7 @@ class SchedulerPolicy(ABC):
 
     name: ClassVar[str]
     argument: ClassVar[str | None] = None
+    env_id: ClassVar[str] = "EntMTP/Live-v0"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -133,7 +135,7 @@ class SchedulerPolicy(ABC):
             raise ValueError(
                 f"state of {len(state[0])} environments with {n} observations; pass state=None to start"
             )
-        if episode_start is None or not np.any(episode_start):
+        if episode_start is None or not np.asarray(episode_start).any():
             return state
         starts = np.asarray(episode_start, dtype=np.bool_)
         return tuple(

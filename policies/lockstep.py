@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entmtp_env.replay.vector_env import ReplayVectorEnv
+from entmtp_env.replay.lockstep import LockstepReplay
 from policies.base import Memory, Predictor
-from policies.rollout import Episode, StepRecord
+from policies.rollout import Episode, StepRecord, decode_steps
 
 _PER_STEP = ("tree", "accept_length", "tokens", "seconds", "draft_seconds", "verify_seconds")
 
@@ -30,7 +30,7 @@ class Replayed:
     policy_seconds: float
 
 
-def replay(envs: ReplayVectorEnv, policy: Predictor, prompt_ids: Sequence[str]) -> Replayed:
+def replay(envs: LockstepReplay, policy: Predictor, prompt_ids: Sequence[str]) -> Replayed:
     """Run one episode on each of some recorded texts.
 
     Args:
@@ -65,7 +65,7 @@ def replay(envs: ReplayVectorEnv, policy: Predictor, prompt_ids: Sequence[str]) 
             reasons[i], replies[i] = str(info["finish_reason"][i]), str(info["text"][i])
         running &= ~(terminated | truncated)
     episodes = tuple(
-        Episode(prompt_id, tuple(steps[i]), prefill[i], reasons[i], replies[i])
+        Episode(prompt_id, decode_steps(steps[i], envs.bank.names), prefill[i], reasons[i], replies[i])
         for i, prompt_id in enumerate(prompt_ids)
     )
     return Replayed(episodes, seconds / decisions)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from entmtp_env.sealed_npz import load_sealed, save_sealed
 from policies.base import SchedulerPolicy, SchedulingEnv
 from policies.network import Network
-from policies.policy_file import PolicyFile, feature_fingerprint
+from policies.policy_file import PolicyFile, env_probe, feature_fingerprint
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,7 +41,7 @@ class NetworkPolicy(SchedulerPolicy):
                 f"policy {self.name!r}: the network has {network.shape[0]} inputs and {network.shape[1]} "
                 f"outputs, the environment {expected[0]} features and {expected[1]} trees"
             )
-        self.network, self.file = network, file
+        self.network, self.file, self.probe = network, file, env_probe(env)
 
     @property
     def spec(self) -> str:
@@ -56,7 +56,7 @@ class NetworkPolicy(SchedulerPolicy):
             training: How the network was trained; free JSON values, never read back.
         """
         features = feature_fingerprint(self.feature_names)
-        header = replace(PolicyFile.of(self, training), feature_fingerprint=features)
+        header = replace(PolicyFile.of(self, training), feature_fingerprint=features, probe=self.probe)
         save_sealed(path, _KIND, asdict(header), self.network.to_arrays())
 
     @classmethod
@@ -82,11 +82,27 @@ class NetworkPolicy(SchedulerPolicy):
             FileNotFoundError: When there is no such file.
             ValueError: When the file is damaged, of another policy, or for another bank or other features.
         """
+        file, network = cls._load(path)
+        file.check(cls.name, env)
+        return dict(network=network, file=str(path), **file.options)
+
+    @classmethod
+    def describe_file(cls, path: str | Path) -> PolicyFile:
+        """What a file says of the policy, its network left out.
+
+        Raises:
+            FileNotFoundError: When there is no such file.
+            ValueError: When the file is damaged.
+        """
+        return cls._load(path)[0]
+
+    @staticmethod
+    def _load(path: str | Path) -> tuple[PolicyFile, Network]:
         header, arrays = load_sealed(path, _KIND)
         try:
             file, network = PolicyFile(**header), Network.from_arrays(arrays)
-            options = dict(network=network, file=str(path), **file.options)
+            if {"network", "file"} & file.options.keys():
+                raise ValueError("its options name what only the reader gives")
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is no valid policy: {error}") from error
-        file.check(cls.name, env)
-        return options
+        return file, network

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import read_json, write_text_atomically
 from policies.base import SchedulerPolicy, SchedulingEnv
 
 _FORMAT = 1
@@ -18,6 +18,11 @@ _FORMAT = 1
 def feature_fingerprint(feature_names: Sequence[str]) -> str:
     """Hash of the features in their order; a policy that reads them by position carries it."""
     return hashlib.sha256(repr(tuple(feature_names)).encode()).hexdigest()[:16]
+
+
+def env_probe(env: SchedulingEnv) -> str | None:
+    """What an environment drafts before each decision; ``None`` where there is no such choice."""
+    return getattr(getattr(env.unwrapped, "feature_set", None), "probe", None)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class PolicyFile:
         options: Keyword arguments of the policy.
         feature_fingerprint: See `feature_fingerprint`; ``None`` when features are read by name.
         calibration: How the options were found; free, never read back.
+        probe: What was drafted before each decision when they were found; ``None`` when it does not matter.
     """
 
     policy: str
@@ -37,6 +43,7 @@ class PolicyFile:
     options: Mapping[str, Any] = field(default_factory=dict)
     feature_fingerprint: str | None = None
     calibration: Mapping[str, Any] = field(default_factory=dict)
+    probe: str | None = None
 
     def __post_init__(self) -> None:
         """Check the types, which a file may have wrong.
@@ -46,7 +53,8 @@ class PolicyFile:
         """
         for key, value in vars(self).items():
             expected = Mapping if key in ("options", "calibration") else str
-            if not isinstance(value, expected) and (key, value) != ("feature_fingerprint", None):
+            optional = key in ("feature_fingerprint", "probe")
+            if not (isinstance(value, expected) or (optional and value is None)):
                 raise ValueError(f"{key} must be a JSON {'string' if expected is str else 'object'}")
 
     @classmethod
@@ -72,8 +80,8 @@ class PolicyFile:
             ValueError: When it is not a policy file, or one of another format.
         """
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
+            document = read_json(path)
+        except ValueError as error:
             raise ValueError(f"{path} is not a policy file: {error}") from error
         if not isinstance(document, dict) or not {"format", "policy", "bank_fingerprint"} <= document.keys():
             raise ValueError(f"{path} is not a policy file: it lacks format, policy or bank_fingerprint")
@@ -109,4 +117,10 @@ class PolicyFile:
             raise ValueError(
                 f"the policy file belongs to the features {self.feature_fingerprint}, this environment has "
                 f"{features}; train again, or pass the features= it was made with"
+            )
+        probe = env_probe(env)
+        if self.probe not in (None, probe):
+            raise ValueError(
+                f"the policy file was made with probe={self.probe!r}, this environment has {probe!r}; pass "
+                f"probe={self.probe!r} to it"
             )

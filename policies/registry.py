@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from gymnasium.vector import VectorEnv
 
-from entmtp_env.spec import parse_spec
-from policies.base import Predictor, SchedulingEnv
+from entmtp_env.spec import Spec, parse_spec
+from policies.base import Predictor, SchedulerPolicy, SchedulingEnv
 from policies.policy_file import PolicyFile
 from policies.shipped import policy_path
 
@@ -29,6 +29,7 @@ BUILT_IN = {
     "ladder": "policies.ladder:Ladder",
     "learned": "policies.learned:Learned",
     "oracle": "policies.oracle:Oracle",
+    "prompt-lookup": "policies.lookup:PromptLookup",
     "random": "policies.random:Random",
     "staged-threshold": "policies.staged:StagedThreshold",
     "static": "policies.static:Static",
@@ -67,10 +68,7 @@ def make_policy(spec: str, env: SchedulingEnv) -> Predictor:
         >>> make_policy("threshold:score=deep_path_value,on=0.4", env)  # doctest: +SKIP
     """
     parsed = parse_spec(spec)
-    name, _, argument = parsed.name.partition(":")
-    argument = argument or parsed.argument
-    if name not in BUILT_IN:
-        name, argument = f"{name}:{argument}" if argument else name, ""
+    name, argument = _name_and_argument(parsed)
     factory = _find(name)
     options: dict[str, Any] = dict(parsed.options)
     if parsed.file is not None:
@@ -91,6 +89,47 @@ def make_policy(spec: str, env: SchedulingEnv) -> Predictor:
     return policy
 
 
+def policy_env_id(spec: str) -> str:
+    """Gymnasium id of the environment that a policy schedules: what its class says, else that of the bank.
+
+    Args:
+        spec: As :func:`make_policy` takes it; a file in it is not read.
+
+    Raises:
+        ValueError: When the policy is unknown; the message names the spec.
+    """
+    try:
+        name, _ = _name_and_argument(parse_spec(spec))
+        env_id: str = getattr(_find(name), "env_id", SchedulerPolicy.env_id)
+    except ValueError as error:
+        raise ValueError(f"policy {spec!r}: {error}") from error
+    return env_id
+
+
+def policy_probe(spec: str) -> str | None:
+    """What a policy's file wants drafted before each decision; ``None`` when it has no file or does not say.
+
+    Args:
+        spec: As :func:`make_policy` takes it.
+
+    Raises:
+        FileNotFoundError: When there is no such file.
+        ValueError: When the policy is unknown or the file is damaged; the message names the spec.
+    """
+    try:
+        parsed = parse_spec(spec)
+        name, _ = _name_and_argument(parsed)
+        if parsed.file is None:
+            return None
+        factory, path = _find(name), policy_path(name, parsed.file)
+        if hasattr(factory, "describe_file"):
+            probe: str | None = factory.describe_file(path).probe
+            return probe
+        return None if hasattr(factory, "read_file") else PolicyFile.load(path).probe
+    except ValueError as error:
+        raise ValueError(f"policy {spec!r}: {error}") from error
+
+
 def make_named_policy(spec: str, env: SchedulingEnv | VectorEnv[Any, Any, Any]) -> Predictor:
     """Build a policy as :func:`make_policy` does; the message of a wrong one names the spec."""
     try:
@@ -98,6 +137,14 @@ def make_named_policy(spec: str, env: SchedulingEnv | VectorEnv[Any, Any, Any]) 
         return make_policy(spec, cast(SchedulingEnv, env))
     except ValueError as error:
         raise ValueError(f"policy {spec!r}: {error}") from error
+
+
+def _name_and_argument(parsed: Spec) -> tuple[str, str]:
+    """A built-in name and its bare argument, or ``module:Class`` and none."""
+    name, argument = parsed.name, parsed.argument
+    if name in BUILT_IN:
+        return name, argument
+    return f"{name}:{argument}" if argument else name, ""
 
 
 def _read_file(name: str, factory: Any, file_name: str, env: SchedulingEnv) -> dict[str, Any]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from policies.base import Memory, Predictor, SchedulingEnv
 
+_FINER_PARTS = ("accept_seconds", "commit_seconds", "feature_seconds")
+
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One decode step.
+    """One decode step, with the decisions to draft that a staged environment takes before it.
 
     Attributes:
-        action: Index of the tree in the bank.
+        action: Index of the tree in the bank, or the staged action that verified.
         tree: Its name.
         accept_length: Accepted drafts.
         tokens: Tokens emitted.
@@ -24,6 +29,11 @@ class StepRecord:
         verify_seconds: Part of it spent verifying.
         policy_seconds: Time of the policy's ``predict`` before the step.
         reward: The environment's reward.
+        accept_seconds: Part of ``seconds`` spent on the acceptance rule, where the environment tells.
+        commit_seconds: Part of it spent keeping what was accepted, where it tells.
+        feature_seconds: Part of it spent on the next observation, where it tells.
+        deeper: Decisions to draft another depth before the action; 0 with a bank. Times and rewards are sums
+            over all decisions.
     """
 
     action: int
@@ -35,6 +45,49 @@ class StepRecord:
     verify_seconds: float
     policy_seconds: float
     reward: float
+    accept_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    feature_seconds: float = 0.0
+    deeper: int = 0
+
+    @property
+    def decisions(self) -> tuple[int, ...]:
+        """All actions of the step, in order; to draft another depth is action 0."""
+        return (*(0,) * self.deeper, self.action)
+
+
+_SUMMED = tuple(f.name for f in dataclasses.fields(StepRecord) if f.type == "float")
+
+
+def decode_steps(decisions: Iterable[StepRecord], names: Sequence[str]) -> tuple[StepRecord, ...]:
+    """The decode steps that decisions come to.
+
+    A decision without a tree drafted another depth and is part of the step that follows; only an error ends a
+    text before that.
+
+    Args:
+        decisions: One record each.
+        names: Name of the tree of each action. An action that was not legal becomes that of the tree that was
+            used instead of it.
+    """
+    steps: list[StepRecord] = []
+    drafting: list[StepRecord] = []
+    for own in decisions:
+        drafting.append(own)
+        if own.tree:
+            steps.append(_step(drafting, names))
+            drafting = []
+    return (*steps, *([_step(drafting, names)] if drafting else []))
+
+
+def _step(decisions: Sequence[StepRecord], names: Sequence[str]) -> StepRecord:
+    last = decisions[-1]
+    if last.tree in names and names[last.action] != last.tree:
+        last = dataclasses.replace(last, action=names.index(last.tree))
+    if len(decisions) == 1:
+        return last
+    sums = {name: sum(getattr(own, name) for own in decisions) for name in _SUMMED}
+    return dataclasses.replace(last, deeper=len(decisions) - 1, **sums)
 
 
 @dataclass(frozen=True)
@@ -95,18 +148,18 @@ def run_episode(env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
     """
     observation, info = env.reset(seed=seed, options={"prompt_id": prompt_id})
     prefill_seconds = info["prefill_seconds"]
-    steps: list[StepRecord] = []
+    decisions: list[StepRecord] = []
     state: Memory | None = None
     done = False
     while not done:
-        starts = np.array([not steps])
+        starts = np.array([not decisions])
         began = time.perf_counter()
         actions, state = policy.predict(observation, state=state, episode_start=starts, deterministic=True)
         policy_seconds = time.perf_counter() - began
         action = int(np.asarray(actions).item())
         observation, reward, terminated, truncated, info = env.step(action)
         done = terminated or truncated
-        steps.append(
+        decisions.append(
             StepRecord(
                 action=action,
                 tree=info["tree"],
@@ -117,6 +170,9 @@ def run_episode(env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
                 verify_seconds=info["verify_seconds"],
                 policy_seconds=policy_seconds,
                 reward=float(reward),
+                **{part: info.get(part, 0.0) for part in _FINER_PARTS},
             )
         )
-    return Episode(info["prompt_id"], tuple(steps), prefill_seconds, info["finish_reason"], info["text"])
+    unwrapped: Any = env.unwrapped
+    steps = decode_steps(decisions, unwrapped.bank.names)
+    return Episode(info["prompt_id"], steps, prefill_seconds, info["finish_reason"], info["text"])

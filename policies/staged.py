@@ -42,6 +42,7 @@ class StagedThreshold(SchedulerPolicy):
     """
 
     name = "staged-threshold"
+    env_id = "EntMTP/Staged-v0"
 
     def __init__(
         self,

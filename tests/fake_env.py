@@ -20,8 +20,16 @@ FEATURES = (
 )
 
 
-NOT_FOR_FAKES = {"eagle2", "eagle2-cost-aware", "learned", "oracle", "staged-threshold", "value"}
-"""Built-in policies that need a file, recorded texts or stages."""
+NOT_FOR_FAKES = {
+    "eagle2",
+    "eagle2-cost-aware",
+    "learned",
+    "oracle",
+    "prompt-lookup",
+    "staged-threshold",
+    "value",
+}
+"""Built-in policies that need a file, recorded texts, stages or looked-up drafts."""
 
 
 class FakeEnv(gymnasium.Env):

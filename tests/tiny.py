@@ -1,6 +1,7 @@
 """Tiny random models for the suite: a Llama with grouped-query attention, and heads to draft for it."""
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -27,7 +28,15 @@ def tiny_model(seed=0, **overrides):
         "tie_word_embeddings": False,
     }
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**(settings | overrides))).eval()
+    return LlamaForCausalLM(LlamaConfig(**(settings | as_this_version(overrides)))).eval()
+
+
+def as_this_version(settings):
+    """Settings of a configuration for the installed transformers; version 4 has other names for RoPE."""
+    if "rope_parameters" in settings and transformers.__version__.startswith("4."):
+        rope = dict(settings["rope_parameters"])
+        settings = settings | {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+    return settings
 
 
 def save_tiny_model(folder, eos=EOS, model=None):

@@ -17,7 +17,6 @@ from rich.console import Console
 import entmtp_env  # noqa: F401  registers the environments
 from entmtp_env.features import Probe
 from entmtp_env.figures import save_figure
-from entmtp_env.provenance import describe_run
 from entmtp_env.trees import TopologyBank
 from policies.base import SchedulerPolicy
 from policies.ema_ladder import EmaLadder
@@ -26,7 +25,9 @@ from policies.policy_file import PolicyFile
 from policies.static import Static
 from policies.threshold import Threshold
 from train.calibrate_live import LiveBench
+from train.calibrate_record import calibration_record
 from train.calibrate_replay import ReplayBench
+from train.calibrate_staged import STAGED, calibrate_staged
 from train.calibrate_table import calibration_table
 from train.candidates import (
     PAPER_TAUS,
@@ -40,16 +41,17 @@ from train.hill_climb import Moves, climb
 from train.score_plot import score_figure
 from train.trial import Bench, Trial, static_runs
 
-PolicyName = Literal["static", "threshold", "ladder", "ema-ladder"]
+PolicyName = Literal["static", "threshold", "ladder", "ema-ladder", "staged-threshold", "eagle2"]
 
 _BUILDERS: Mapping[str, Callable[..., SchedulerPolicy]] = {
     policy.name: policy for policy in (Threshold, Ladder, EmaLadder)
 }
 _LIVE_ONLY = ("model", "heads", "prompts", "num_prompts", "acceptance", "dtype", "device", "seed", "env")
+_STAGED_ONLY = ("drafts", "stages")
+_BANK_ONLY = ("bank", "probe", "scores", "tau_grid")
 _LIVE_QUANTILES = (0.25, 0.5, 0.75)
 _REPLAY_QUANTILES = tuple(round(0.05 * k, 2) for k in range(1, 20))
 _LIVE_MAX_NEW_TOKENS = 128
-_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class Calibrate:
     time is about (trees + candidates) x prompts x new tokens / (tokens per second). With recordings no model
     is needed, and the best candidates are improved further, setting by setting. Writes a file a policy, and
     scores.png: the scores with the thresholds in them.
+
+    Staged policies need recordings and their staged drafts: the thresholds of "staged-threshold" are searched
+    one by one, and "eagle2" gets its number of nodes.
 
     Example: python -m train calibrate --recordings chat:calibration --bank bank.json --out runs/chat
 
@@ -79,7 +84,9 @@ class Calibrate:
         device: Live: "auto", "cpu" or "cuda".
         capacity: KV rows; prompt, text and the largest tree must fit.
         seed: Live: seed of the choice of prompts and of the sampling.
-        policies: Which policies to calibrate.
+        policies: Which policies to calibrate; those of a bank, or staged ones.
+        drafts: Staged: drafts of the recordings, written by "train stages".
+        stages: Staged: default, or a JSON file.
         scores: Features that a threshold or a ladder may read.
         tau_grid: Where the thresholds of "threshold" are tried: "quantiles" of the score, or the five values
             of the "paper".
@@ -104,6 +111,8 @@ class Calibrate:
     capacity: int = 2048
     seed: int = 0
     policies: tuple[PolicyName, ...] = ("static", "threshold", "ladder", "ema-ladder")
+    drafts: tuple[str, ...] = ()
+    stages: str = "default"
     scores: tuple[str, ...] = ("best_path_value", "deep_path_value", "expected_accept")
     tau_grid: Literal["quantiles", "paper"] = "quantiles"
     quantiles: tuple[float, ...] = ()
@@ -116,11 +125,22 @@ class Calibrate:
             raise ValueError("policies and scores must each name at least one")
         if not all(0 <= share <= 1 for share in self.quantiles):
             raise ValueError(f"quantiles must be in [0, 1], got {self.quantiles}")
-        ignored = _LIVE_ONLY if self.recordings else ("costs",)
+        if self.staged and not (self.recordings and self.drafts and set(self.policies) <= set(STAGED)):
+            raise ValueError(
+                f"{', '.join(STAGED)} are calibrated on --recordings with their --drafts (python -m train "
+                "stages), and apart from the policies of a bank"
+            )
+        ignored = {*(_LIVE_ONLY if self.recordings else ("costs",))}
+        ignored |= {*(_BANK_ONLY if self.staged else _STAGED_ONLY)}
         changed = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
         if wrong := [name for name in changed if name in ignored]:
-            fix = "drop them, or the recordings" if self.recordings else "name --recordings to price"
+            fix = "drop them" if self.recordings else "drop them, or name --recordings"
             raise ValueError(f"{', '.join(wrong)} would have no effect; {fix}")
+
+    @property
+    def staged(self) -> bool:
+        """Whether there are staged policies among them."""
+        return bool(set(self.policies) & set(STAGED))
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -142,6 +162,9 @@ def calibrate(config: Calibrate) -> None:
         ValueError: When a setting is unknown, a score is no feature of the environment, or recordings, costs
             and bank do not fit together.
     """
+    if config.staged:
+        calibrate_staged(config)
+        return
     settings = {name: getattr(config, name) for name in ("bank", "probe", "capacity", "max_new_tokens")}
     if config.recordings:
         _calibrate(config, ReplayBench(config.recordings, config.costs, **settings))
@@ -187,7 +210,9 @@ def _calibrate(config: Calibrate, bench: Bench) -> None:
             continue
         winners.append(rivals[0])
         reference = next(trial for trial in run if trial.policy.spec == best.spec)
-        PolicyFile.of(rivals[0].policy, _record(bench, reference, rivals)).save(config.out / f"{name}.json")
+        PolicyFile.of(rivals[0].policy, calibration_record(bench, reference, rivals)).save(
+            config.out / f"{name}.json"
+        )
         _note(f"wrote {config.out / name}.json")
     scored = [trial.policy for trial in winners if "score" in trial.policy.options]
     if scored:
@@ -235,21 +260,6 @@ def _draw_prompts(config: Calibrate, prompt_ids: Sequence[str]) -> list[str]:
             f"num_prompts={config.num_prompts}, but {config.prompts!r} has {len(prompt_ids)}; 0 uses them all"
         )
     return random.Random(config.seed).sample(prompt_ids, count)
-
-
-def _record(bench: Bench, best_static: Trial, rivals: Sequence[Trial]) -> dict[str, Any]:
-    """The ``calibration`` entry of a policy file; rates are those of one run, the rivals in their order."""
-    return {
-        **bench.record,
-        **describe_run(),
-        "tokens_per_second": rivals[0].rate,
-        "best_static": {"spec": best_static.policy.spec, "tokens_per_second": best_static.rate},
-        "tried": len(rivals),
-        "candidates": [
-            {"spec": trial.policy.spec, "tokens_per_second": trial.rate, "tau": trial.tau}
-            for trial in rivals[:_LISTED]
-        ],
-    }
 
 
 def _note(text: str) -> None:

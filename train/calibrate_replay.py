@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from entmtp_env.progress import progress_bar
 from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.lockstep import LockstepReplay
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.vector_env import ReplayVectorEnv
 from policies.base import Memory, SchedulerPolicy, SchedulingEnv
@@ -24,20 +25,25 @@ class ReplayBench:
     Args:
         recordings: Recordings, pooled.
         costs: Seconds of a step.
-        **settings: Further settings of :class:`~entmtp_env.replay.env.ReplayEnv`.
+        make: Makes the environments.
+        **settings: Their further settings.
 
     Raises:
         FileNotFoundError: When a file is missing.
         ValueError: When a setting is unknown, or recordings, costs and bank do not fit together.
     """
 
-    def __init__(self, recordings: Sequence[str], costs: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        recordings: Sequence[str],
+        costs: str,
+        make: Callable[..., LockstepReplay] = ReplayVectorEnv,
+        **settings: Any,
+    ) -> None:
         self._recordings, self._costs = tuple(recordings), load_costs(costs)
         self._texts = len(load_recording(self._recordings).texts)
         self._copies = max(1, _ENVIRONMENTS // self._texts)
-        self._envs = ReplayVectorEnv(
-            self._copies * self._texts, recording=self._recordings, costs=costs, **settings
-        )
+        self._envs = make(self._copies * self._texts, recording=self._recordings, costs=costs, **settings)
 
     @property
     def env(self) -> SchedulingEnv:
@@ -99,7 +105,7 @@ class ReplayBench:
                 actions[block], states[i] = policy.predict(observations[block], states[i], starts)
             starts = np.zeros_like(starts)
             observations, _, terminated, truncated, info = envs.step(actions)
-            steps += running
+            steps += running & (info["tree"] != "")
             tokens += running * info["tokens"]
             seconds += running * info["seconds"]
             running = running & ~(terminated | truncated)

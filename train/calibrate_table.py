@@ -30,9 +30,9 @@ def calibration_table(
     table.add_column("")
     for heading in ("tok/s", "x best static", "tokens/step"):
         table.add_column(heading, justify="right")
-    for trials in (statics, _leaders(contest)):
+    for trials, shown in ((statics, statics), (contest, _leaders(contest))):
         reference = next((trial.rate for trial in trials if trial.policy.spec == best), math.nan)
-        for trial in trials:
+        for trial in shown:
             won = trial in winners
             numbers = f"{trial.rate:.2f}", f"{trial.rate / reference:.3f}", f"{trial.tau:.2f}"
             style = "bold" if won else None

@@ -18,7 +18,7 @@ from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.batch import Request, generate_batch
 from entmtp_env.decoding.noise import noise_seed
 from entmtp_env.decoding.precision import choose_device, choose_dtype
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import read_json, write_text_atomically
 from entmtp_env.models import PretrainedModel, load_pretrained
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import encode_prompt
@@ -195,7 +195,7 @@ def _claim(config: Distill, backbone: Backbone, settings: dict[str, Any]) -> Non
         write_text_atomically(manifest, json.dumps(record, indent=2) + "\n")
         return
     try:
-        known = dict(json.loads(manifest.read_text(encoding="utf-8"))["settings"])
+        known = dict(read_json(manifest)["settings"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{config.out} is there, but not how it was written: cannot read {manifest} ({error!r}); "

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.teacher_forcing import like_lengths
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import full_disk_named, read_json, write_text_atomically
 from entmtp_env.progress import progress_bar
 from train.texts import Text, texts_fingerprint
 
@@ -102,7 +102,7 @@ def _read_index(data: Path, width: int) -> dict[str, int]:
     rows, starts = 0, dict[str, int]()
     # Without a sound index the rows are anybody's guess, and all are computed again.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        record = json.loads(data.with_suffix(".json").read_text(encoding="utf-8"))
+        record = read_json(data.with_suffix(".json"))
         if int(record["rows"]) <= _rows_in(data, width):
             rows, starts = int(record["rows"]), dict(record["starts"])
     os.truncate(data, 2 * width * rows)
@@ -116,7 +116,7 @@ def _rows_in(data: Path, width: int) -> int:
 def _add(backbone: Backbone, missing: list[tuple[str, Text]], data: Path, starts: dict[str, int]) -> None:
     width = backbone.config.hidden_size
     rows = _rows_in(data, width)
-    with progress_bar() as bar, data.open("ab") as file:
+    with full_disk_named(data), progress_bar() as bar, data.open("ab") as file:
         total = sum(len(text.tokens) for _, text in missing)
         task = bar.add_task("hidden states (tokens)", total=total)
         try:

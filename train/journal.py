@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import parse_json, write_text_atomically
 
 
 class Journal:
@@ -39,7 +39,8 @@ class Journal:
 
     def _read(self) -> list[dict[str, Any]]:
         try:
-            known, *rows = map(json.loads, self._path.read_text(encoding="utf-8").splitlines())
+            lines = self._path.read_bytes().splitlines()
+            known, *rows = (parse_json(line, "a line of it") for line in lines)
             changed = [
                 f"{name} was {known.get(name)!r} and is {self._settings.get(name)!r}"
                 for name in {**self._settings, **known}

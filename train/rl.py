@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from entmtp_env.features import Probe
 from train.rl_config import A2CSettings, DQNSettings, PPOSettings
 from train.rl_texts import split_texts
 
-_EXTRA = ("stable_baselines3", "tensorboard")
+_EXTRA = ("sb3_contrib", "stable_baselines3", "tensorboard")
 _ALGORITHMS = ("ppo", "dqn", "a2c")
 _AT_LEAST_ONE = ("steps", "envs", "evaluate_every")
 
@@ -23,6 +23,10 @@ Settings = PPOSettings | DQNSettings | A2CSettings
 @dataclass(frozen=True)
 class SchedulerTraining:
     """Train a scheduler by reinforcement learning on recorded texts, with Stable-Baselines3.
+
+    With --drafts a staged scheduler is trained, which decides after every drafted depth, by PPO over legal
+    decisions (MaskablePPO of sb3-contrib); a step is a decision then, and the policy file is for --policy
+    staged-learned@<out>. A decision to draft pays off later: --ppo.gamma 0.99 --ppo.gae-lambda 0.9.
 
     Every few steps the policy is tried on held-out texts; the best one is kept, as a file for --policy
     learned@<out>. Run the same command again after an interruption: it goes on from the last such trial.
@@ -45,6 +49,8 @@ class SchedulerTraining:
         algo: Algorithm; its settings are the options --<algo>.*.
         costs: Seconds of a step: auto, a cost table, or analytic:base=B,node=N,depth=D.
         bank: Trees to choose from: a known name or a JSON file.
+        drafts: Staged: drafts of all the recordings, written by "train stages".
+        stages: Staged: default, or a JSON file.
         reward: Reward. throughput_advantage without a reference takes the throughput of the best static tree.
         features: Groups of features, comma-separated, or all.
         probe: What is drafted before each decision: none, first, chain or union.
@@ -66,6 +72,8 @@ class SchedulerTraining:
     algo: Literal["ppo", "dqn", "a2c"] = "ppo"
     costs: str = "auto"
     bank: str = "default"
+    drafts: tuple[str, ...] = ()
+    stages: str = "default"
     reward: str = "throughput_advantage"
     features: str = "all"
     probe: Probe = "none"
@@ -96,6 +104,15 @@ class SchedulerTraining:
             if own != type(own)():
                 raise ValueError(f"the settings of {other} would have no effect with algo {self.algo}")
 
+        ignored = ("bank", "probe") if self.drafts else ("stages",)
+        defaults = {own.name: own.default for own in fields(self)}
+        if wrong := [name for name in ignored if getattr(self, name) != defaults[name]]:
+            raise ValueError(
+                f"{', '.join(wrong)} would have no effect {'with' if self.drafts else 'without'} drafts"
+            )
+        if self.drafts and self.algo != "ppo":
+            raise ValueError(f"algo {self.algo} knows no masks of legal decisions; stages need ppo")
+
     @property
     def settings(self) -> Settings:
         """Settings of the algorithm."""
@@ -105,7 +122,8 @@ class SchedulerTraining:
     @property
     def environment(self) -> dict[str, Any]:
         """Arguments of the replay environment, but for the recording and the reward."""
-        names = ("costs", "bank", "features", "probe", "max_new_tokens", "capacity")
+        kind = ("drafts", "stages") if self.drafts else ("bank", "probe")
+        names = ("costs", "features", "max_new_tokens", "capacity", *kind)
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -131,8 +149,9 @@ def train_scheduler(config: SchedulerTraining) -> None:
 
     Raises:
         FileNotFoundError: When a recording, the costs or the bank is not there.
-        ValueError: When a setting is unknown, recordings, costs and bank do not fit together, an interrupted
-            training cannot be gone on with, or Stable-Baselines3 or TensorBoard is not installed.
+        ValueError: When a setting is unknown, recordings, costs and bank or stages do not fit together, an
+            interrupted training cannot be gone on with, or Stable-Baselines3, sb3-contrib or TensorBoard is
+            not installed.
     """
     trainer = _trainer()(config, *split_texts(config.recordings, config.held_out, config.folder))
     Console().print(trainer.run())

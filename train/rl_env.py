@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from entmtp_env.decoding.stages import DEEPER, Stages
 from train.rl_tally import Figures, Tally
 
 StepResult = tuple[
@@ -23,7 +24,8 @@ class DecodingLog(VecEnvWrapper):
     the actions are all that a resumed training needs of its environments.
 
     Args:
-        venv: N environments as of :class:`~entmtp_env.replay.sb3.ReplaySB3VecEnv`, with K trees.
+        venv: N environments as of :class:`~entmtp_env.replay.sb3.ReplaySB3VecEnv`, with K trees, or of its
+            staged twin, where a step is all decisions up to one that verifies.
         least_seconds: Time of the best possible schedule by prompt id.
 
     Attributes:
@@ -35,6 +37,8 @@ class DecodingLog(VecEnvWrapper):
         self._least = least_seconds
         self.actions: list[npt.NDArray[np.int16]] = []
         self._starts: npt.NDArray[np.bool_] = np.ones(self.num_envs, dtype=np.bool_)
+        self._staged = isinstance(venv.get_attr("bank")[0], Stages)
+        self._steps: npt.NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
         self._tally = self._new_tally()
 
     def take_figures(self) -> Figures:
@@ -47,6 +51,7 @@ class DecodingLog(VecEnvWrapper):
         observations: npt.NDArray[np.float32] = self.venv.reset()
         self.actions = []
         self._starts = np.ones(self.num_envs, dtype=np.bool_)
+        self._steps = np.zeros(self.num_envs, dtype=np.int64)
         return observations
 
     def step_async(self, actions: npt.NDArray[np.int64]) -> None:
@@ -60,13 +65,15 @@ class DecodingLog(VecEnvWrapper):
         dones, infos = result[2:]
         *before, actions = self.actions[-2:]
         goes_on = ~self._starts
+        self._steps += (actions != DEEPER) | (not self._staged)
         switches = int((goes_on & (actions != before[0])).sum()) if before else 0
         self._tally.add_choices(actions, switches, int(goes_on.sum()))
         for i in np.flatnonzero(dones).tolist():
             info = infos[i]
             self._tally.add_text(
-                info["prompt_id"], info["total_tokens"], info["episode"]["l"], info["total_seconds"]
+                info["prompt_id"], info["total_tokens"], int(self._steps[i]), info["total_seconds"]
             )
+        self._steps[dones] = 0
         self._starts = dones
         return result
 

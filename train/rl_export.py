@@ -5,25 +5,27 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
+from sb3_contrib import MaskablePPO
 from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecNormalize
 
-from entmtp_env.replay.vector_env import ReplayVectorEnv
+from entmtp_env.replay.lockstep import LockstepReplay
 from policies.base import SchedulingEnv
 from policies.learned import Kind, Learned
+from policies.staged_learned import StagedLearned
 from train.numpy_network import to_numpy
 
 
 def to_learned(
-    model: BaseAlgorithm, normalization: VecNormalize, env: SchedulingEnv | ReplayVectorEnv
-) -> Learned:
+    model: BaseAlgorithm, normalization: VecNormalize, env: SchedulingEnv | LockstepReplay
+) -> Learned | StagedLearned:
     """Copy the deterministic policy of a DQN, or of an actor-critic with an ``MlpPolicy``.
 
     Args:
         model: The model.
         normalization: What normalised its observations; frozen as it is now.
-        env: Environment of the same bank and features.
+        env: Environment of the same bank, or stages, and features.
 
     Raises:
         ValueError: When the network has other activations than tanh or ReLU, or does not fit the environment.
@@ -38,4 +40,7 @@ def to_learned(
     scale = np.sqrt(statistics.var + normalization.epsilon)
     network = to_numpy(modules, statistics.mean, scale, normalization.clip_obs)
     # Policies read the bank and the feature names, and a vector environment has both.
-    return Learned(cast(SchedulingEnv, env), network, kind)
+    single = cast(SchedulingEnv, env)
+    if isinstance(model, MaskablePPO):
+        return StagedLearned(single, network)
+    return Learned(single, network, kind)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entmtp_env.replay.oracle import Oracle
 from policies.rollout import Episode
 
 Figures = dict[str, float]
@@ -51,8 +50,8 @@ class Tally:
         """Count whole texts with their choices."""
         for episode in episodes:
             self.add_text(episode.prompt_id, episode.tokens, len(episode.steps), episode.seconds)
-            actions = np.array([step.action for step in episode.steps])
-            self.add_choices(actions, episode.switches, len(actions) - 1)
+            actions = np.array([action for step in episode.steps for action in step.decisions])
+            self.add_choices(actions, episode.switches, len(episode.steps) - 1)
 
     def figures(self) -> Figures:
         """The figures, without those that need a text's end or a second step when there was none."""
@@ -65,9 +64,3 @@ class Tally:
             figures["switch_rate"] = self._switches / self._successors
         shares = self._chosen / max(int(self._chosen.sum()), 1)
         return figures | {f"action_{k}": share for k, share in enumerate(shares.tolist())}
-
-
-def least_seconds(oracle: Oracle) -> dict[str, float]:
-    """Time of the best possible schedule by prompt id."""
-    ids = (text.prompt_id for text in oracle.tables.recording.texts)
-    return dict(zip(ids, oracle.seconds.tolist(), strict=True))

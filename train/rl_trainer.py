@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from rich.progress import Progress
 from rich.table import Table
+from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
@@ -25,14 +26,13 @@ from entmtp_env.files import atomic_path
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.costs import load_costs
-from entmtp_env.replay.sb3 import ReplaySB3VecEnv
+from entmtp_env.replay.sb3 import ReplaySB3VecEnv, StagedReplaySB3VecEnv
 from policies.learned import Learned
-from policies.oracle import Oracle
-from policies.static import Static
+from policies.staged_learned import StagedLearned
 from train.rl_curves import Curves
 from train.rl_env import DecodingLog
 from train.rl_export import to_learned
-from train.rl_replays import Replays
+from train.rl_replays import Replays, StagedReplays
 from train.rl_table import training_table
 from train.trainer import load_state
 
@@ -61,7 +61,8 @@ class SchedulerTrainer:
 
     def __init__(self, config: SchedulerTraining, train: Sequence[str], held_out: Sequence[str]) -> None:
         self.config = config
-        self.train, self.held_out = (Replays(names, config.environment) for names in (train, held_out))
+        replays = StagedReplays if config.drafts else Replays
+        self.train, self.held_out = (replays(names, config.environment) for names in (train, held_out))
         self.static = self.train.best_static
         reward = config.reward
         if reward == "throughput_advantage":
@@ -69,12 +70,13 @@ class SchedulerTrainer:
             # where its seconds are least, whatever the reference; a rate that can nearly be reached makes it
             # a gain over the average of what comes after, for which a short horizon (gamma) is enough.
             reward += f":reference={self.train.run(self.static)['tokens_per_second']!r}"
-        envs = ReplaySB3VecEnv(config.envs, recording=train, reward=reward, **config.environment)
+        kind = StagedReplaySB3VecEnv if config.drafts else ReplaySB3VecEnv
+        envs = kind(config.envs, recording=train, reward=reward, **config.environment)
         self.log = DecodingLog(envs, self.train.least_seconds)
         settings = asdict(config.settings)
         self.normalization = VecNormalize(self.log, gamma=settings["gamma"], epsilon=_EPSILON)
         rate = settings.pop("learning_rate")
-        self.model = _MODELS[config.algo](
+        self.model = (MaskablePPO if config.drafts else _MODELS[config.algo])(
             "MlpPolicy",
             self.normalization,
             # The last rollout may end past the last step.
@@ -107,7 +109,7 @@ class SchedulerTrainer:
     def fingerprint(self) -> str:
         """Hash of all that the training depends on, so that no other one is resumed by mistake."""
         # Places may change; what the rest stands for follows.
-        left_out = {"recordings", "out", "held_out", "costs", "bank"}
+        left_out = {"recordings", "out", "held_out", "costs", "bank", "drafts", "stages"}
         settings = {name: value for name, value in self.config.record.items() if name not in left_out}
         texts = [self.record[part]["fingerprint"] for part in ("train", "held_out")]
         described = [settings, texts, self.record["costs"], self.record["environment"]]
@@ -165,8 +167,8 @@ class SchedulerTrainer:
             "curve": self.curve,
             "seconds": self.seconds,
         }
-        with atomic_path(self.config.state_path) as temporary:
-            torch.save(state, temporary)
+        with atomic_path(self.config.state_path) as temporary, temporary.open("wb") as file:
+            torch.save(state, file)
         self._reseed()
         curves.held_out(step, figures)
         rate, regret = figures["tokens_per_second"], figures["regret"]
@@ -210,9 +212,10 @@ class SchedulerTrainer:
 
     def _finish(self) -> Table:
         """Write the file again, with the whole curve and the figures of the table."""
-        best = Learned.load(self.config.out, self.held_out.env)
-        static = Static(self.held_out.env, self.static.options["tree"])
-        policies = {static.spec: static, best.name: best, "oracle": Oracle(self.held_out.env)}
+        kind = StagedLearned if self.config.drafts else Learned
+        best = kind.load(self.config.out, self.held_out.env)
+        static = type(self.static)(self.held_out.env, **self.static.options)
+        policies = {static.spec: static, best.name: best, "oracle": self.held_out.plan}
         rows = {name: self.held_out.run(policy) for name, policy in policies.items()}
         best.save(self.config.out, {**self.record, "curve": self.curve, "results": rows})
         self.config.state_path.unlink()

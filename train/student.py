@@ -14,7 +14,7 @@ from policies.network import Network
 from train.numpy_network import to_numpy
 
 Examples = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]
-"""Observations ``(M, F)`` and targets ``(M, K)``."""
+"""Observations ``(M, F)``, targets ``(M, K)``; of L decisions in a row ``(M, L, F)`` and ``(M, L, K)``."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -37,32 +37,48 @@ def expected_cost(logits: Tensor, costs: Tensor) -> Tensor:
     return (logits.softmax(dim=1) * costs).sum(dim=1).mean()
 
 
+def expected_cost_of_stages(logits: Tensor, costs: Tensor) -> Tensor:
+    """Mean cost of a chain of decisions drawn by the softmax of the logits, all chances enumerated.
+
+    Args:
+        logits: ``(M, L, K)``; action 0 of a decision leads to the next one.
+        costs: In the same shape: that of action 0 itself, of the others with all that follows; NaN = illegal.
+    """
+    legal = ~costs.isnan()
+    chances = logits.masked_fill(~legal, -torch.inf).softmax(dim=2)
+    paid = (chances * costs.nan_to_num()).sum(dim=2)
+    behind = torch.zeros_like(paid[:, 0])
+    for own, deeper in zip(paid.unbind(1)[::-1], chances[:, :, 0].unbind(1)[::-1], strict=True):
+        behind = own + deeper * behind
+    return behind.mean()
+
+
 class Student:
     """A perceptron with two hidden layers of 64 tanh units, and how it is trained.
 
     Args:
         examples: Their means and deviations normalise the inputs and, of a ``squared_error``, the targets.
-        loss: `squared_error`, or `expected_cost` with the costs of the actions as targets.
+        loss: `squared_error`, or `expected_cost` or `expected_cost_of_stages` with costs as targets.
         seed: Seed of the weights and of the order of the examples.
     """
 
     def __init__(self, examples: Examples, loss: Loss, seed: int) -> None:
         observations, targets = examples
-        self._mean = observations.mean(axis=0)
-        deviation = observations.std(axis=0)
+        axes = tuple(range(observations.ndim - 1))
+        self._mean, deviation = observations.mean(axis=axes), observations.std(axis=axes)
         self._scale = np.where(deviation < _CONSTANT, np.float32(1), deviation)
         # One unit for all outputs: an error counts the same wherever it is made.
-        self._unit = float(targets.std()) or 1.0
-        self._centre = targets.mean(axis=0) if loss is squared_error else np.zeros(targets.shape[1])
+        self._unit = float(np.nanstd(targets)) or 1.0
+        self._centre = targets.mean(axis=axes) if loss is squared_error else np.zeros(targets.shape[-1])
         self._loss, self._generator = loss, torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._layers = nn.Sequential(
-                nn.Linear(observations.shape[1], _HIDDEN),
+                nn.Linear(observations.shape[-1], _HIDDEN),
                 nn.Tanh(),
                 nn.Linear(_HIDDEN, _HIDDEN),
                 nn.Tanh(),
-                nn.Linear(_HIDDEN, targets.shape[1]),
+                nn.Linear(_HIDDEN, targets.shape[-1]),
             )
 
     def learn(

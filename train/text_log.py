@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from entmtp_env.files import full_disk_named, parse_json
+
 _CHUNK_TEXTS, _CHUNK_SECONDS = 8, 10.0
 _BLOCK = 1 << 16
 
@@ -45,7 +47,8 @@ class TextLog:
         data, end = path.read_bytes(), 0
         try:
             for content, stop in _complete_members(data):
-                for row in map(json.loads, content.splitlines()):
+                for line in content.splitlines():
+                    row = parse_json(line, "a line of it")
                     self.written[row["id"]] = len(row["g"])
                 end = stop
         except (zlib.error, ValueError, KeyError, TypeError) as error:
@@ -79,7 +82,7 @@ class TextLog:
         rows, self._rows, self._last = self._rows, [], time.monotonic()
         if rows:
             lines = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-            with self._path.open("ab") as file:
+            with full_disk_named(self._path), self._path.open("ab") as file:
                 file.write(gzip.compress(lines.encode(), mtime=0))
                 file.flush()
                 os.fsync(file.fileno())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import itertools
-import json
 import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from entmtp_env.files import parse_json
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,16 @@ def read_texts(path: str | Path) -> list[Text]:
         )
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rb") as file:
             texts = [_parse(line, f"{path}, line {number}") for number, line in enumerate(file, start=1)]
-    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged or no text file ({error}); write it again") from error
     return [text for text in texts if text.prompt and len(text.reply) > 1]
 
 
-def _parse(line: str, where: str) -> Text:
+def _parse(line: bytes, where: str) -> Text:
     try:
-        row = json.loads(line)
+        row = parse_json(line, where)
         return Text(_token_ids(row["p"]), _token_ids(row["g"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f'{where}: expected {{"p": [token ids], "g": [token ids]}} ({error!r})') from error

@@ -194,8 +194,8 @@ class Trainer:
             "schedule": self.schedule.state_dict(),
             "random": self._random_states(),
         }
-        with atomic_path(self.state_path) as temporary:
-            torch.save(state, temporary)
+        with atomic_path(self.state_path) as temporary, temporary.open("wb") as file:
+            torch.save(state, file)
 
     def _restore(self, state: dict[str, Any]) -> None:
         with _named_errors(self.state_path):

@@ -13,6 +13,7 @@ from entmtp_env.features import Probe
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.oracle import solve
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.vector_env import ReplayVectorEnv
 from policies.network_policy import NetworkPolicy
@@ -126,7 +127,10 @@ def train_value(config: ValueTraining) -> dict[Method, NetworkPolicy]:
     with progress_bar() as bar:
         lessons = Supervision(config, config.environments(*own), bar)
         networks = {method: lessons.teach(method) for method in config.methods}
-    judge = Judge(held_out, lessons.oracle.best_static)
+    best = lessons.oracle.best_static
+    oracles = [solve(envs.tables) for envs in held_out.values()]
+    bounds = [(own.static_seconds[best].sum(), own.seconds.sum()) for own in oracles]
+    judge = Judge(held_out, f"static:{lessons.envs.bank.names[best]}", bounds)
     for method, network in networks.items():
         judge.add(method, partial(make_policy, method, network))
     accuracy = token_accuracy(networks["value"], held_out.values()) if "value" in networks else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,13 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from entmtp_env.replay.oracle import solve
-from entmtp_env.replay.vector_env import ReplayVectorEnv
+from entmtp_env.replay.lockstep import LockstepReplay
 from policies.base import Predictor
 from policies.lockstep import replay
 
 LEGEND = (
-    "x static: throughput over that of the tree that is fastest alone on the training texts; regret: time "
-    "over that of the best possible schedules; gap: share of the time between these two that is saved"
+    "x static: throughput over that of the choice that is fastest throughout the training texts; regret: "
+    "time over that of the best possible schedules; gap: share of the time between these two that is saved"
 )
 """What the columns mean."""
 
@@ -32,26 +31,28 @@ class Judge:
 
     Args:
         recordings: By name: an environment for each text.
-        static: The tree to compare with.
+        static: The policy that always does the same, to compare with.
+        bounds: Its seconds on each recording, and those of the best possible schedules.
 
     Attributes:
         names: Names of the recordings.
         tokens: Tokens of each recording, ``(recordings,)``.
-        seconds: By policy, first the tree and the oracle: seconds of each recording, ``(recordings,)``.
+        seconds: By policy, first the static one and the oracle: seconds of each recording, ``(recordings,)``.
     """
 
-    def __init__(self, recordings: Mapping[str, ReplayVectorEnv], static: int) -> None:
-        self._envs = list(recordings.values())
-        self.names = list(recordings)
-        oracles = [solve(envs.tables) for envs in self._envs]
-        self.static = f"static:{self._envs[0].bank.names[static]}"
-        self.tokens = np.array([(o.tables.ends - o.tables.starts).sum() for o in oracles], dtype=np.float64)
-        self.seconds: dict[str, Floats] = {
-            self.static: np.array([oracle.static_seconds[static].sum() for oracle in oracles]),
-            ORACLE: np.array([oracle.seconds.sum() for oracle in oracles]),
-        }
+    def __init__(
+        self,
+        recordings: Mapping[str, LockstepReplay],
+        static: str,
+        bounds: Sequence[tuple[float, float]],
+    ) -> None:
+        self._envs, self.names, self.static = list(recordings.values()), list(recordings), static
+        tables = [envs.tables for envs in self._envs]
+        self.tokens = np.array([(own.ends - own.starts).sum() for own in tables], dtype=np.float64)
+        statics, least = np.array(bounds, dtype=np.float64).T
+        self.seconds: dict[str, Floats] = {static: statics, ORACLE: least}
 
-    def add(self, name: str, make: Callable[[ReplayVectorEnv], Predictor]) -> None:
+    def add(self, name: str, make: Callable[[Any], Predictor]) -> None:
         """Run a policy, which ``make`` builds for each recording, on every text."""
         self.seconds[name] = np.array([_seconds(envs, make(envs)) for envs in self._envs])
 
@@ -102,6 +103,6 @@ def value_table(judge: Judge, costs: str) -> Table:
     return table
 
 
-def _seconds(envs: ReplayVectorEnv, policy: Predictor) -> float:
+def _seconds(envs: LockstepReplay, policy: Predictor) -> float:
     played = replay(envs, policy, [text.prompt_id for text in envs.prompts])
     return sum(episode.seconds for episode in played.episodes)

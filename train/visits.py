@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from entmtp_env.replay.vector_env import ReplayVectorEnv
+from entmtp_env.replay.lockstep import LockstepReplay
 from policies.base import Memory, Predictor
 
 
@@ -39,7 +39,7 @@ class Visits:
 
 
 def visit(
-    envs: ReplayVectorEnv, policy: Predictor, explore: float = 0.0, rng: np.random.Generator | None = None
+    envs: LockstepReplay, policy: Predictor, explore: float = 0.0, rng: np.random.Generator | None = None
 ) -> Visits:
     """Run every text once.
 

@@ -9,8 +9,9 @@ from entmtp_env.decoding.acceptance import (
 )
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.checkpoint import load_heads, save_heads
-from entmtp_env.decoding.decoder import Step, TreeDecoder
+from entmtp_env.decoding.decoder import TreeDecoder
 from entmtp_env.decoding.heads import DraftHeads, HeadsConfig
+from entmtp_env.decoding.session import Step
 
 __all__ = [
     "AcceptanceRule",

@@ -215,7 +215,9 @@ def _read_config(model: PreTrainedModel) -> BackboneConfig:
         )
     if config.hidden_act != "silu":
         raise ValueError(f"activation {config.hidden_act!r} is not supported; Llama-family models use 'silu'")
-    rope = (config.rope_parameters or {}).get("rope_type", "default")
+    # transformers 4 has its second name.
+    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    rope = scaling.get("rope_type", "default")
     if rope in ("dynamic", "longrope"):
         raise ValueError(f"rope type {rope!r} depends on the length of the text and is not supported")
     # Within its window, sliding attention is full attention; beyond it, this forward pass would be wrong.

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from entmtp_env.decoding.heads import DraftHeads, HeadsConfig
-from entmtp_env.files import atomic_path
+from entmtp_env.files import atomic_path, parse_json
 
 _FORMAT = "entmtp-heads-1"
 
@@ -72,7 +72,7 @@ def load_heads(path: str | Path) -> DraftHeads:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if metadata.pop("sha256", None) != _sha256(sorted(metadata.items()), tensors):
                 raise ValueError("the checksum is missing or wrong; fetch or train the file again")
-            config = HeadsConfig(**json.loads(metadata["config"]))
+            config = HeadsConfig(**parse_json(metadata["config"], "its configuration"))
         if max(config.depth, config.num_layers) > len(tensors):
             raise ValueError(f"{config.depth} heads of {config.num_layers} layers in {len(tensors)} tensors")
         if spoilt := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
@@ -82,7 +82,6 @@ def load_heads(path: str | Path) -> DraftHeads:
             heads = DraftHeads(config, tensors["vocab_ids"])
         state = {name: t.long() if name == "vocab_ids" else t.float() for name, t in tensors.items()}
         heads.load_state_dict(state, strict=True, assign=True)
-    # A RecursionError, of a configuration that is nested too deep, is a RuntimeError.
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{path} does not hold draft heads of this project: {error}") from error
     return heads.eval()
@@ -96,10 +95,10 @@ def read_manifest(path: str | Path) -> dict[str, object]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            manifest = json.loads((file.metadata() or {})["manifest"])
+            manifest = parse_json((file.metadata() or {})["manifest"], "its manifest")
         if not isinstance(manifest, dict):
             raise TypeError("it is no JSON object")
-    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} has no manifest of draft heads: {error!r}") from error
     return manifest
 

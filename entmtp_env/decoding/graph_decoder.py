@@ -9,9 +9,10 @@ import torch
 
 from entmtp_env.decoding.acceptance import AcceptanceRule, SampleRule, Verdict
 from entmtp_env.decoding.backbone import Backbone
-from entmtp_env.decoding.decoder import Step, TreeDecoder
+from entmtp_env.decoding.decoder import TreeDecoder
 from entmtp_env.decoding.graphs import Capture, CudaCapture, GraphBank, call_directly
 from entmtp_env.decoding.heads import DraftHeads
+from entmtp_env.decoding.session import Step
 from entmtp_env.decoding.static_accept import rule_key
 from entmtp_env.decoding.static_buffers import StaticBuffers
 from entmtp_env.trees import DraftTree
@@ -52,7 +53,7 @@ class GraphDecoder(TreeDecoder):
             bucket_rows=bucket_rows,
             capture=capture or (CudaCapture(backbone.device) if on_cuda else call_directly),
         )
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(3)] if on_cuda else []
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(5)] if on_cuda else []
         self._checked: set[DraftTree] = set()
         self._chain = 0  # how deep the last static step drafted the greedy chain
 
@@ -72,7 +73,7 @@ class GraphDecoder(TreeDecoder):
 
     @torch.inference_mode()
     def step(self, tree: DraftTree) -> Step:
-        """As :meth:`TreeDecoder.step`; ``draft_seconds`` and ``verify_seconds`` are the device's."""
+        """As :meth:`TreeDecoder.step`; the seconds of its four parts are the device's."""
         self._check_running()
         if self._probe is not None or rule_key(self._rule) is None:
             return super().step(tree)
@@ -87,11 +88,9 @@ class GraphDecoder(TreeDecoder):
         if isinstance(self._rule, SampleRule):
             b.noise.fill(self.length + 1, self.length + 1 + tree.depth)
         marks = [self._mark(0)]
-        graphs.draft()
-        marks.append(self._mark(1))
-        graphs.verify()
-        marks.append(self._mark(2))
-        graphs.commit()
+        for index, launch in enumerate((graphs.draft, graphs.verify, graphs.accept, graphs.commit), start=1):
+            launch()
+            marks.append(self._mark(index))
         graphs.advance()
         count, first_draft_right, *rows = b.result.tolist()
         following = rows[b.path_rows :]
@@ -109,6 +108,8 @@ class GraphDecoder(TreeDecoder):
             finish_reason=self.finish_reason,
             draft_seconds=self._between(marks, 0),
             verify_seconds=self._between(marks, 1),
+            accept_seconds=self._between(marks, 2),
+            commit_seconds=self._between(marks, 3),
             seconds=seconds,
         )
 

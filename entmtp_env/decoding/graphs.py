@@ -68,12 +68,14 @@ class StepGraphs:
     Attributes:
         draft: Fills the tokens of the tree.
         verify: Runs the base model over them.
-        commit: Accepts a path and keeps it; ``buffers.result`` is then worth reading.
+        accept: Accepts a path of the tree.
+        commit: Keeps it; ``buffers.result`` is then worth reading.
         advance: Makes the state that was left the state of the next step.
     """
 
     draft: Launch
     verify: Launch
+    accept: Launch
     commit: Launch
     advance: Launch
 
@@ -142,10 +144,11 @@ class GraphBank:
             own = self._trees[tree] = _TreeGraphs(step, self._capture(step.draft))
         if bucket not in own.verify:
             own.verify[bucket] = self._capture(partial(own.step.verify, bucket))
-        key = (bucket, rule_key(rule))
-        if key not in own.commit:
-            own.commit[key] = self._capture(partial(own.step.commit, rule, bucket))
-        return StepGraphs(own.draft, own.verify[bucket], own.commit[key], self._advance)
+            own.commit[bucket] = self._capture(partial(own.step.commit, bucket))
+        key = rule_key(rule)
+        if key not in own.accept:
+            own.accept[key] = self._capture(partial(own.step.accept, rule))
+        return StepGraphs(own.draft, own.verify[bucket], own.accept[key], own.commit[bucket], self._advance)
 
 
 @dataclass(frozen=True)
@@ -153,4 +156,5 @@ class _TreeGraphs:
     step: StaticStep
     draft: Launch
     verify: dict[int, Launch] = field(default_factory=dict)
-    commit: dict[tuple[object, ...], Launch] = field(default_factory=dict)
+    commit: dict[int, Launch] = field(default_factory=dict)
+    accept: dict[tuple[str | float, ...] | None, Launch] = field(default_factory=dict)

@@ -6,7 +6,6 @@ be ``.safetensors``; ``config.json`` stands beside it. ``docs/CHECKPOINTS.md`` l
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.heads import DraftHeads, HeadArch, HeadsConfig
+from entmtp_env.files import read_json
 
 PUBLISHED_FILES = (
     "hydra_lm_head.safetensors",
@@ -85,9 +85,9 @@ def load_published(folder: str | Path, backbone: Backbone) -> DraftHeads:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}; fetch it again") from error
+        settings = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; fetch it again") from error
     if not isinstance(settings, dict):
         raise ValueError(f"{path} is not a JSON object; fetch it again")
     return settings

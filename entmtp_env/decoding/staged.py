@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from entmtp_env.decoding.backbone import Backbone
-from entmtp_env.decoding.decoder import Step, TreeDecoder
+from entmtp_env.decoding.decoder import TreeDecoder
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.node_table import BuiltTree, NodeTable
+from entmtp_env.decoding.session import Step
 from entmtp_env.decoding.staged_draft import Stage, first_stage, next_stage
 from entmtp_env.decoding.stages import Stages
 from entmtp_env.trees import DraftTree
@@ -136,20 +137,9 @@ class StagedDecoder(TreeDecoder):
         tree = self.table.best(nodes)
         # The rules read nothing of a tree but the tables that this one has, too.
         as_tree = cast(DraftTree, tree)
-        tokens, hidden, logits = self._verify_built(tree)
-        verified = self._now()
-        verdict = self._rule.judge(as_tree, tokens, logits, self.length)
-        emitted = self.commit(verdict, tokens, hidden, logits)
+        step = self._conclude(as_tree, self._verify_built(tree), begin, drafting)
         self.built = tree
-        return Step(
-            tokens=emitted,
-            accept_length=len(emitted) - 1,
-            first_draft_right=verdict.first_draft_right,
-            finish_reason=self.finish_reason,
-            draft_seconds=drafting,
-            verify_seconds=verified - begin,
-            seconds=self._now() - begin + drafting,
-        )
+        return step
 
     def _verify_built(self, tree: BuiltTree) -> tuple[Tensor, Tensor, Tensor]:
         device = self.backbone.device

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from entmtp_env.decoding.draft_shape import DraftShape
 from entmtp_env.decoding.isotonic import Curve, Floats
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import read_json, write_text_atomically
 
 _FORMAT = 1
 DEEPER = 0
@@ -124,13 +124,13 @@ class Stages:
             ValueError: When the file does not hold stages; the message says what is wrong with it.
         """
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = read_json(path)
             if document["format"] != _FORMAT:
                 raise ValueError(f"format {document['format']!r}, expected {_FORMAT}")
             shape = DraftShape(tuple(document["shape"]["expand"]), tuple(document["shape"]["children"]))
             curves = tuple(Curve(tuple(c["inputs"]), tuple(c["outputs"])) for c in document["curves"])
             return cls(str(document["name"]), shape, tuple(document["budgets"]), curves)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} does not hold stages: {error!r}") from error
 
 

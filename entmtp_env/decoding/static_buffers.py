@@ -34,6 +34,8 @@ class StaticBuffers:
         tokens: Root and drafts, ``(max_nodes + 1,)``.
         hidden: Their hidden states, ``(max_nodes + 1, hidden_size)``.
         logits: Their logits, ``(max_nodes + 1, vocab_size)``.
+        last: The last accepted row, ``(1,)``.
+        chosen: The token that follows each row when the path ends there, ``(max_nodes + 1,)``.
         path_logits: Logits along the accepted path, ``(depth + 1, vocab_size)``.
         signals: Confidence and entropy (÷ ln V′) along the drafted greedy chain, float32 ``(2, depth)``.
         result: What the host reads: accepted rows, whether the first draft stands, then per row of the path
@@ -63,6 +65,7 @@ class StaticBuffers:
         self.prefix_kv = None if prefix_cache is None else prefix_cache._data
         self.length, self.root, self.next_root, self.accepted = whole(1), whole(1), whole(1), whole(1)
         self.state, self.next_state = real(width), real(width)
+        self.last, self.chosen = whole(1), whole(rows)
         self.tokens, self.hidden, self.logits = whole(rows), real(rows, width), real(rows, vocab)
         self.path_logits = real(self.path_rows, vocab)
         self.signals = torch.zeros(2, heads.config.depth, device=device)

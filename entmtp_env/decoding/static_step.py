@@ -35,6 +35,7 @@ class StaticStep:
         rows, path_rows = len(tree) + 1, tree.depth + 1
         self._tokens = buffers.tokens[:rows]
         self._hidden, self._logits = buffers.hidden[:rows], buffers.logits[:rows]
+        self._chosen = buffers.chosen[:rows]
         self._steps = torch.arange(path_rows, device=backbone.device)
         self._causal = self._steps <= self._steps[:, None]
 
@@ -70,30 +71,36 @@ class StaticStep:
         self._hidden.copy_(backbone.run(embedded, lambda layer, qkv: attention(kv[layer], qkv)))
         self._logits.copy_(backbone.logits(self._hidden))
 
-    def commit(self, rule: AcceptanceRule, bucket: int) -> None:
-        """Accept a path and keep it: KV rows in place, prefix layer, next root and state, and ``result``.
+    def accept(self, rule: AcceptanceRule) -> None:
+        """Accept a path: fills ``last`` and ``chosen``, and in ``result`` whether the first draft stands."""
+        b = self._buffers
+        verdict = judge(rule, self._tables, self._tokens, self._logits, b.noise.values, b.length)
+        b.last.copy_(verdict.last)
+        self._chosen.copy_(verdict.chosen)
+        if len(self._tree):
+            b.result[1:2].copy_(verdict.stands[1:2])
+
+    def commit(self, bucket: int) -> None:
+        """Keep the accepted path: KV rows in place, prefix layer, next root and state, and ``result``.
 
         Everything has the length of the longest path; rows behind the accepted ones are never seen.
 
         Args:
-            rule: Acceptance rule.
             bucket: KV rows that the prefix layer reads, at least ``length + depth + 1``.
         """
         b, t = self._buffers, self._tables
-        verdict = judge(rule, t, self._tokens, self._logits, b.noise.values, b.length)
-        path, last = t.paths[verdict.last][0], t.depths[verdict.last]
+        path, last = t.paths[b.last][0], t.depths[b.last]
         if len(self._tree) > self._tree.depth:  # the rows of a chain are where they belong
             b.kv.index_copy_(3, b.length + self._steps, b.kv.index_select(3, b.length + path))
         states = self._hidden[path]
         if self._heads.prefix is not None:
             states = self._prefix(states, bucket)
-        following = verdict.chosen[path]
+        following = self._chosen[path]
         b.accepted.copy_(last + 1)
         b.next_state.copy_(states[last][0])
         b.next_root.copy_(following[last])
         b.path_logits[: len(path)].copy_(self._logits[path])
         b.result[:1].copy_(last + 1)
-        b.result[1:2].copy_(verdict.stands[1:2] if len(self._tree) else last)
         b.result[2:][: len(path)].copy_(self._tokens[path])
         b.result[2 + b.path_rows :][: len(path)].copy_(following)
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any
 
+from entmtp_env.files import JSON_DECODER
+
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -39,7 +41,7 @@ def stream_objects(file: IO[bytes], chunk_size: int = 1 << 20) -> Iterator[dict[
         ValueError: When the text is not an array of objects, or not UTF-8.
     """
     decode = codecs.getincrementaldecoder("utf-8-sig")().decode
-    parse = json.JSONDecoder().raw_decode
+    parse = JSON_DECODER.raw_decode
     buffer, position, allowed, reason = "", 0, "[", "expected ["
     while True:
         position = _SPACE.match(buffer, position).end()  # type: ignore[union-attr]

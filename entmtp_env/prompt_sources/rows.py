@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from entmtp_env.files import parse_json
 from entmtp_env.prompt_sources.json_stream import CutOffError, stream_objects
 from entmtp_env.prompt_sources.unavailable import PromptsUnavailableError
 
@@ -58,13 +58,9 @@ def json_line_rows(lines: Iterable[bytes], source: str) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            # An escape such as \ud800 alone is valid JSON, and no text.
-            json.dumps(row, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{source}, line {number} is not JSON in UTF-8 ({error}): write one object a line"
-            ) from error
+            row = parse_json(line, f"{source}, line {number}")
+        except ValueError as error:
+            raise ValueError(f"{error}; write one object a line") from error
         if not isinstance(row, dict):
             raise ValueError(f"{source}, line {number} is not a JSON object: write one a line")
         yield number, row

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import read_json, write_text_atomically
 from entmtp_env.trees import DraftTree, TopologyBank
 
 FORMAT = 1
@@ -158,9 +158,8 @@ class CostTable:
             FileNotFoundError: When there is no such file.
             ValueError: When it is damaged, of another format, or no cost table; the message says which.
         """
-        data = Path(path).read_bytes()
         try:
-            document = json.loads(data)
+            document = read_json(path)
             if document["format"] != FORMAT:
                 raise ValueError(f"format {document['format']!r}, this version reads {FORMAT}")
             trees = document["trees"]
@@ -176,7 +175,7 @@ class CostTable:
             if _canonical(table._document()) != _canonical(document):
                 raise ValueError("its content does not belong to its sha256")
             return table
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{path} is damaged or is no cost table of this package ({error!r}); fetch it again, or "
                 "measure one with 'python -m train costs'"

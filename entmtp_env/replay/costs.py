@@ -15,7 +15,19 @@ from entmtp_env.replay.cost_table import CostTable, StepCosts
 from entmtp_env.spec import parse_spec
 from entmtp_env.trees import TopologyBank
 
-__all__ = ["AnalyticCosts", "CostTable", "Costs", "StepCosts", "check_probe", "load_costs", "shipped_costs"]
+__all__ = [
+    "NOT_PRICED",
+    "AnalyticCosts",
+    "CostTable",
+    "Costs",
+    "StepCosts",
+    "check_probe",
+    "load_costs",
+    "shipped_costs",
+]
+
+NOT_PRICED = {"accept_seconds": 0.0, "commit_seconds": 0.0, "feature_seconds": 0.0}
+"""Parts of a step that have no price of their own: what a replay says of them in ``info``."""
 
 _DEFAULT_MODEL = "smollm2"
 

@@ -12,7 +12,7 @@ from gymnasium.error import ResetNeeded
 
 from entmtp_env.features import FeatureSet, Probe
 from entmtp_env.prompt_queue import PromptQueue
-from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.costs import NOT_PRICED, load_costs
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.signals import SignalTable
 from entmtp_env.replay.tables import STOP_REASONS, ReplayTables
@@ -179,6 +179,7 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
             "seconds": seconds,
             "draft_seconds": draft,
             "verify_seconds": verify,
+            **NOT_PRICED,
             "total_tokens": self._total_tokens,
             "total_seconds": self._total_seconds,
             "finish_reason": reason,

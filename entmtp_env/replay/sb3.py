@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
+from entmtp_env.replay.staged_vector_env import StagedReplayVectorEnv
 from entmtp_env.replay.vector_env import ReplayVectorEnv
 
 Indices = int | Iterable[int] | None
@@ -42,8 +43,10 @@ class ReplaySB3VecEnv(VecEnv):
         >>> PPO("MlpPolicy", env).learn(1_000_000)                                  # doctest: +SKIP
     """
 
+    _kind: ClassVar[Callable[..., Any]] = ReplayVectorEnv
+
     def __init__(self, num_envs: int = 1, **settings: Any) -> None:
-        envs = ReplayVectorEnv(num_envs, AutoresetMode.SAME_STEP, **settings)
+        envs = self._kind(num_envs, AutoresetMode.SAME_STEP, **settings)
         self._envs, self.render_mode = envs, envs.render_mode
         self.bank, self.feature_names = envs.bank, envs.feature_names
         self.prompts, self.manifest = envs.prompts, envs.manifest
@@ -131,7 +134,7 @@ class ReplaySB3VecEnv(VecEnv):
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
-    ) -> NoReturn:
+    ) -> list[Any]:
         """Refused: the environments are one object.
 
         Raises:
@@ -147,9 +150,44 @@ class ReplaySB3VecEnv(VecEnv):
         return [wrapper_class is Monitor] * len(list(self._get_indices(indices)))
 
 
+class StagedReplaySB3VecEnv(ReplaySB3VecEnv):
+    """A :class:`~entmtp_env.replay.staged_vector_env.StagedReplayVectorEnv` for Stable-Baselines3.
+
+    As :class:`ReplaySB3VecEnv`, but ``bank`` are the stages. sb3-contrib's ``MaskablePPO`` finds the legal
+    actions by ``env_method("action_masks")``.
+
+    Args:
+        num_envs: N.
+        **settings: Those of :class:`~entmtp_env.replay.staged_env.StagedReplayEnv`.
+
+    Raises:
+        ValueError: When a setting is wrong, or there is not at least one environment.
+    """
+
+    _kind = StagedReplayVectorEnv
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """Which actions are legal now, ``(N, actions)``."""
+        masks: npt.NDArray[np.bool_] = self._envs.action_masks()
+        return masks
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """The ``action_masks`` of each environment; nothing else can be called.
+
+        Raises:
+            NotImplementedError: When it is another method.
+        """
+        if method_name != "action_masks":
+            return super().env_method(method_name, *method_args, indices=indices, **method_kwargs)
+        return [*self.action_masks()[list(self._get_indices(indices))]]
+
+
 def _by_environment(info: dict[str, Any], rows: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
-    """The infos of some environments, with plain values."""
+    """The infos of some environments, with plain values; a row of an array is an array."""
     # The rest are masks (_key) and what belongs to texts that have ended (final_key).
     keys = [key for key in info if not key.startswith(("_", "final_"))]
-    columns = (info[key][rows].tolist() for key in keys)
+    columns = [info[key][rows] for key in keys]
+    columns = [list(column) if column.ndim > 1 else column.tolist() for column in columns]
     return [dict(zip(keys, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -12,7 +12,7 @@ from gymnasium.error import ResetNeeded
 
 from entmtp_env.decoding.stages import DEEPER, load_stages
 from entmtp_env.prompt_queue import PromptQueue
-from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.costs import NOT_PRICED, load_costs
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.signals import SignalTable
 from entmtp_env.replay.staged_costs import as_bank, staged_costs, staged_formula
@@ -80,7 +80,7 @@ class StagedReplayEnv(gymnasium.Env[Observation, int]):
         self.action_space = cast("gymnasium.Space[int]", gymnasium.spaces.Discrete(len(self.stages)))
         self.reward = make_reward(reward)
         self._tracker = StagedTracker(self.feature_set, self.stages)
-        self._signals = SignalTable(self.tables, "none")
+        self.signals = SignalTable(self.tables, "none")
         self._queue = PromptQueue([text.prompt_id for text in self.prompts], str(recording))
         self._row, self._depth, self._running, self._last_step = 0, 0, False, (0, 0.0)
 
@@ -130,8 +130,8 @@ class StagedReplayEnv(gymnasium.Env[Observation, int]):
         self._text, self._row = self.prompts[self._index], int(self.tables.starts[self._index])
         self._total_tokens, self._total_seconds, self._running, self._depth = 0, 0.0, True, 0
         self._prefill_seconds = self.costs.prefill_seconds.item(self._text.prompt_tokens)
-        self._now = self._signals.at(self._row)
-        self._tracker.reset(self._signals.first(self._now))
+        self._now = self.signals.at(self._row)
+        self._tracker.reset(self.signals.first(self._now))
         return self._tracker.observe(), self._info("", 0, 0.0, 0.0, "")
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -168,8 +168,8 @@ class StagedReplayEnv(gymnasium.Env[Observation, int]):
         tokens = min(accepted + 1, int(self.tables.ends[self._index]) - self._row)
         last, self._row, self._depth = self._now, self._row + tokens, 0
         stop = self.tables.stops.item(self._row)
-        self._now, self._running = self._signals.at(self._row), not stop
-        self._tracker.step(self._signals.after(last, budget, tokens - 1, self._now, stop > 0))
+        self._now, self._running = self.signals.at(self._row), not stop
+        self._tracker.step(self.signals.after(last, budget, tokens - 1, self._now, stop > 0))
         return tokens, stop
 
     def _info(self, tree: str, tokens: int, seconds: float, verify: float, reason: str) -> dict[str, Any]:
@@ -183,6 +183,7 @@ class StagedReplayEnv(gymnasium.Env[Observation, int]):
             "seconds": seconds,
             "draft_seconds": seconds - verify,
             "verify_seconds": verify,
+            **NOT_PRICED,
             "total_tokens": self._total_tokens,
             "total_seconds": self._total_seconds,
             "finish_reason": reason,

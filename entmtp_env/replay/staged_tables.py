@@ -84,6 +84,18 @@ class StagedTables:
             sums.append(budget_features(self.stages, descending))
         return np.stack(sums, axis=1)
 
+    @cached_property
+    def observed(self) -> npt.NDArray[np.float32]:
+        """The features of the stages by row and drafted depths, ``(R, D + 1, S)``; not clipped to bounds."""
+        rows, depths, kinds = self.of_depths.shape
+        end = 1 + depths * kinds
+        observed = np.zeros((rows, depths + 1, end + self.of_budgets.shape[2]), dtype=np.float32)
+        for drafted in range(1, depths + 1):
+            observed[:, drafted, 0] = drafted / depths
+            observed[:, drafted, 1 : 1 + drafted * kinds] = self.of_depths[:, :drafted].reshape(rows, -1)
+            observed[:, drafted, end:] = self.of_budgets[:, drafted - 1]
+        return observed
+
     @property
     def _bounds(self) -> list[tuple[int, int]]:
         """First node of each depth and of the next."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path as FilePath
 
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import read_json, write_text_atomically
 from entmtp_env.trees.tree import DraftTree
 
 AUTOREGRESSIVE = DraftTree("autoregressive")
@@ -106,14 +106,14 @@ class TopologyBank:
             ValueError: When the file is not a bank; the message says what is wrong with it.
         """
         try:
-            document = json.loads(FilePath(path).read_text(encoding="utf-8"))
+            document = read_json(path)
             if document["format"] != _FORMAT:
                 raise ValueError(f"format {document['format']!r}, expected {_FORMAT}")
             trees = [DraftTree.from_paths(tree["name"], tree["nodes"]) for tree in document["trees"]]
             if not all(isinstance(name, str) for name in (document["name"], *(tree.name for tree in trees))):
                 raise ValueError("names must be strings")
             return cls(trees, name=document["name"])
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is not a topology bank: {error!r}") from error
 
 

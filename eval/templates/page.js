@@ -1,13 +1,37 @@
 "use strict";
 const SVG = "http://www.w3.org/2000/svg";
+const DRAWN = ["svg", "rect", "line", "circle"];
 const HEIGHT = 44;
 const tip = document.getElementById("tip");
 
 function element(name, attributes = {}, text = "") {
-  const made = name === "svg" || name === "rect" ? document.createElementNS(SVG, name) : document.createElement(name);
+  const made = DRAWN.includes(name) ? document.createElementNS(SVG, name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (text) made.textContent = text;
   return made;
+}
+
+/** A tree, a row of dots for each depth, from the parent of each node; node 0 is the root. */
+function drawTree(parents) {
+  const places = [{ y: 0, children: [] }];
+  parents.forEach((parent, i) => {
+    places.push({ y: places[parent].y + 1, children: [] });
+    places[parent].children.push(i + 1);
+  });
+  let leaves = 0;
+  (function place(row) {
+    const own = places[row];
+    own.children.forEach(place);
+    own.x = own.children.length ? (places[own.children[0]].x + places[own.children.at(-1)].x) / 2 : leaves++;
+  })(0);
+  const [width, height] = [leaves, Math.max(...places.map((place) => place.y)) + 1].map((size) => 10 * size);
+  const svg = element("svg", { width, height, viewBox: `-0.5 -0.5 ${width / 10} ${height / 10}`, role: "img" });
+  parents.forEach((parent, i) => {
+    const [from, to] = [places[parent], places[i + 1]];
+    svg.append(element("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y }));
+  });
+  places.forEach(({ x, y }) => svg.append(element("circle", { cx: x, cy: y, r: 0.22 })));
+  return svg;
 }
 
 /** One prompt's accept lengths as strips, and the text of one policy below, both coloured by tree. */
@@ -72,10 +96,12 @@ function drawTrace(root) {
     tip.hidden = !place.step;
     if (tip.hidden) return;
     const run = prompt.runs[place.run];
-    const [tree, accepted, , microseconds] = run.steps[place.step];
+    const [tree, accepted, , microseconds, sizes, parents] = run.steps[place.step];
     const piece = pieces(run)[place.step];
-    tip.textContent = `step ${place.step}: ${data.trees[tree][0]}\n${accepted} accepted, ${accepted + 1} tokens, ` +
+    const built = sizes ? ` of ${sizes.join(" + ")} nodes` : "";
+    tip.textContent = `step ${place.step}: ${data.trees[tree][0]}${built}\n${accepted} accepted, ${accepted + 1} tokens, ` +
       `${(microseconds / 1000).toFixed(1)} ms` + (piece ? `\n${JSON.stringify(piece)}` : "");
+    if (sizes) tip.append(drawTree(parents));
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
     tip.style.top = `${Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8)}px`;
   });

@@ -23,11 +23,15 @@ INFO = {
     "seconds": float,
     "draft_seconds": float,
     "verify_seconds": float,
+    "accept_seconds": float,
+    "commit_seconds": float,
+    "feature_seconds": float,
     "total_tokens": int,
     "total_seconds": float,
     "finish_reason": str,
     "text": str,
 }
+PARTS = ("draft", "verify", "accept", "commit", "feature")
 
 
 @pytest.fixture
@@ -131,7 +135,9 @@ def test_accounting(make):
     assert all(info["tokens"] == info["accept_length"] + 1 for info in infos)
     assert sum(info["tokens"] for info in infos) == infos[-1]["total_tokens"]
     assert sum(info["seconds"] for info in infos) == pytest.approx(infos[-1]["total_seconds"])
-    assert all(info["draft_seconds"] + info["verify_seconds"] <= info["seconds"] for info in infos)
+    parts = [[info[f"{part}_seconds"] for part in PARTS] for info in infos]
+    assert min(map(min, parts)) > 0
+    assert [sum(own) for own in parts] == pytest.approx([info["seconds"] for info in infos])
     throughput = infos[-1]["total_tokens"] / infos[-1]["total_seconds"]
     assert sum(step[1] for step in steps) == pytest.approx(throughput)
     assert [info["tree"] for info in infos] == [

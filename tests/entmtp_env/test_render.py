@@ -7,7 +7,7 @@ from entmtp_env.render import render_ansi
 
 
 def step(*tokens):
-    return Step(list(tokens), len(tokens) - 1, None, "", 0.0, 0.0, 0.1)
+    return Step(list(tokens), len(tokens) - 1, None, "", 0.0, 0.0, 0.0, 0.0, 0.1)
 
 
 def plain(text):

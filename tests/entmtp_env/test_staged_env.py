@@ -74,7 +74,9 @@ def test_decisions_and_what_they_return(make):
         seen = dict(zip(names, observation, strict=True))
         table = env.unwrapped.decoder.table
         assert (info["tree"], info["tokens"], terminated, truncated) == ("", 0, False, False)
-        assert info["draft_seconds"] == info["seconds"] > info["verify_seconds"] == 0
+        assert info["feature_seconds"] > 0
+        assert info["draft_seconds"] + info["feature_seconds"] == pytest.approx(info["seconds"])
+        assert info["draft_seconds"] > info["verify_seconds"] == 0
         assert seen["stage"] == depth / 4
         assert seen[f"depth_{depth}_value_1"] == np.float32(table.level.max())
         assert seen[f"depth_{depth}_sum"] == pytest.approx(table.level.sum(), rel=1e-5)
@@ -89,6 +91,9 @@ def test_decisions_and_what_they_return(make):
     assert (info["tree"], info["tokens"]) == ("verify-4", info["accept_length"] + 1)
     assert len(env.unwrapped.decoder.built) == 4
     assert info["verify_seconds"] > info["draft_seconds"] == 0
+    parts = [info[f"{part}_seconds"] for part in ("verify", "accept", "commit", "feature")]
+    assert min(parts) > 0
+    assert sum(parts) <= info["seconds"]
     assert observation[names.index("last_tree")] == np.float32(3 / 5)
     assert observation[names.index("stage") :].max() == 0
 

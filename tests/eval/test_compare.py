@@ -3,11 +3,14 @@ import json
 
 import pytest
 
+from entmtp_env.decoding.stages import default_stages
+from entmtp_env.trees import default_bank
 from eval.compare import compare
 from eval.interleave import EvaluationError
 from eval.results import FILES
 from policies import SchedulerPolicy
 from tests.eval.decoder_env import DecoderEnv
+from tests.eval.tiny_results import staged_results
 
 
 class MyPolicy(SchedulerPolicy):
@@ -68,8 +71,9 @@ def test_the_manifest_says_what_is_needed_to_repeat(config):
     assert manifest["settings"] | {"policies": 0, "prompts": 0} == json.loads(
         json.dumps(dataclasses.asdict(settings) | {"out": str(settings.out), "policies": 0, "prompts": 0})
     )
-    assert manifest["environments"][name]["bank_fingerprint"]
-    assert manifest["environments"][name]["dtype"] == "float32"
+    (environment,) = manifest["environments"][name].values()
+    assert environment["bank_fingerprint"]
+    assert environment["dtype"] == "float32"
     assert list(manifest["prompt_seeds"][name].values()) == [11, 12, 13, 14]
     assert {"command", "machine", "libraries", "time"} <= manifest.keys()
     seeds = {(e["prompt_id"], e["seed"]) for e in read_lines(settings.out / "episodes.jsonl")}
@@ -174,3 +178,32 @@ def test_a_mistake_is_found_before_anything_runs(config, decoder, changes, messa
         compare(settings)
     assert decoder.log == []
     assert not settings.out.exists()
+
+
+def test_staged_policies_are_rows_like_any_other(tiny_files):
+    folder = staged_results(tiny_files)
+    summary, manifest = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("summary", "manifest")
+    )
+    (rows,) = summary["sets"].values()
+    by_name = {row["policy"]: row for row in rows}
+    plain, hydra, eagle, staged = rows
+    # In float32 the texts are those of autoregressive decoding, or the comparison would have failed.
+    assert {(row["tokens"], row["same_texts"]) for row in rows} == {(plain["tokens"], 3)}
+    assert eagle["trees"] == {"verify-12": eagle["steps"]}
+    assert all(tree.startswith("verify-") for tree in staged["trees"])
+    steps = read_lines(folder / "steps.jsonl")
+    drafted = {name: [s["deeper"] for s in steps if s["policy"] == name] for name in by_name}
+    assert set(drafted["hydra-default"]) == {0}
+    assert set(drafted[eagle["policy"]]) == {4}
+    assert len(set(drafted[staged["policy"]])) > 1
+    assert {s["policy"] for s in steps if not s["tree"]} == set()
+    assert {len(s["parents"]) for s in steps if s["policy"] == eagle["policy"]} == {12}
+    assert manifest["env_ids"] == dict.fromkeys([plain["policy"], hydra["policy"]], "EntMTP/Live-v0") | (
+        dict.fromkeys([eagle["policy"], staged["policy"]], "EntMTP/Staged-v0")
+    )
+    (environments,) = manifest["environments"].values()
+    live, other = (environments[env_id] for env_id in ("EntMTP/Live-v0", "EntMTP/Staged-v0"))
+    assert live["bank_fingerprint"] == default_bank().fingerprint
+    assert other["bank_fingerprint"] == default_stages().fingerprint
+    assert live["heads_fingerprint"] == other["heads_fingerprint"]

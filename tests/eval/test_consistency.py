@@ -7,7 +7,7 @@ import pytest
 from eval.compare import compare
 from eval.consistency import inconsistencies
 from eval.stored import load_results
-from tests.eval.tiny_results import tiny_results
+from tests.eval.tiny_results import staged_results, tiny_results
 
 
 @pytest.fixture
@@ -17,6 +17,10 @@ def folder(tiny_files, tmp_path):
 
 def test_an_untouched_comparison_is_consistent(folder):
     assert inconsistencies(load_results(folder)) == []
+
+
+def test_so_is_one_of_staged_policies(tiny_files):
+    assert inconsistencies(load_results(staged_results(tiny_files))) == []
 
 
 def test_so_is_one_of_another_environment(config):
@@ -71,8 +75,8 @@ def check_every_change(folder, name, line, ignored):
 
 
 def test_every_changed_number_of_a_step_is_found(folder):
-    # Tokens and scores are what live decoding checks.
-    assert check_every_change(folder, "steps.jsonl", 5, {"token_ids", "scores"}) >= 13
+    # Tokens, scores and how deep was drafted are what live decoding checks.
+    assert check_every_change(folder, "steps.jsonl", 5, {"token_ids", "scores", "deeper"}) >= 13
 
 
 def test_every_changed_number_of_an_episode_is_found(folder):

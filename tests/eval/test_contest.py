@@ -62,6 +62,7 @@ def test_rows_may_have_environments_of_their_own(make_env, decoder, tmp_path):
         "b": Entrant(envs[1], make_policy("static:chain-2", envs[1])),
     }
     contest = Contest(entrants, {"q1": 5, "q2": 6})
+    assert contest.trees == envs[0].bank.names
     contest.warm_up()
     assert [event for event, _ in decoder.log] == ["warm_up", "reset"] * 2
     with ResultFolder(tmp_path) as folder:

@@ -1,3 +1,5 @@
+import dataclasses
+
 from eval.interleave import Run
 from eval.page import render_page, trace_data, tree_colours
 from eval.watch import StepDetail
@@ -31,6 +33,18 @@ def test_the_data_has_steps_and_each_text_once(episode):
         {"policy": "b@file.json", "text": 0, "steps": [[1, 1, 4, 250000]]},
         {"policy": "c", "text": 1, "steps": [[0, 0, -1, 100000]]},
     ]
+
+
+def test_a_tree_that_was_built_is_shown(episode):
+    own = run(episode, "a", (0, 1, 0.001), (2, 3, 0.002))
+    deeper = dataclasses.replace(own.episode.steps[1], deeper=3)
+    episode = dataclasses.replace(own.episode, steps=(own.episode.steps[0], deeper))
+    details = [StepDetail(), StepDetail(parents=(0, 0, 1))]
+    data = trace_data(
+        {"a": [dataclasses.replace(own, episode=episode, details=details)]}, tree_colours([own])
+    )
+    ((shown,),) = (prompt["runs"] for prompt in data["prompts"])
+    assert shown["steps"] == [[0, 0, -1, 1000], [1, 2, -1, 2000, [2, 1, 0], (0, 0, 1)]]
 
 
 def test_nothing_in_a_text_becomes_markup(episode):

@@ -7,6 +7,7 @@ import pytest
 
 from entmtp_env.decoding import save_heads
 from entmtp_env.prompt_sources import PromptsUnavailableError
+from eval.losslessness import Losslessness, losslessness
 from eval.paper import HYDRA, MEDUSA, Paper, method, paper, task_name
 from eval.results import FILES
 from eval.stored import load_results
@@ -96,7 +97,7 @@ def test_medusa_decodes_with_its_own_heads_and_tree(settings):
     results = load_results(config.out)
     (policies,) = results.sets().values()
     assert {step.tree for own in policies[MEDUSA] for step in own.run.episode.steps} == {"medusa-7b-stage1"}
-    (main,) = results.manifest["environments"].values()
+    ((main,),) = (own.values() for own in results.manifest["environments"].values())
     (medusa,) = results.manifest["medusa_environments"].values()
     assert (main["heads_arch"], medusa["heads_arch"]) == ("hydra-prefix", "medusa")
     assert main["bank_fingerprint"] != medusa["bank_fingerprint"]
@@ -160,9 +161,9 @@ def test_task_stands_for_the_name_of_each(settings, questions, prompt_file, monk
         built.append(spec)
         return make_named_policy(spec.replace("gsm8k", "chain-1").replace("prompts", "chain-2"), env)
 
-    from eval.paper import make_named_policy
+    from eval.environment import make_named_policy
 
-    monkeypatch.setattr("eval.paper.make_named_policy", make)
+    monkeypatch.setattr("eval.environment.make_named_policy", make)
     sets = (f"{questions}:evaluation", prompt_file(3))
     result = paper(settings(prompts=sets, policies=("static:{task}",)))
     assert {"static:gsm8k", "static:prompts"} < set(built)
@@ -236,11 +237,13 @@ def test_stopped_and_resumed_it_has_the_same_rows_and_prompts(settings, monkeypa
     assert {row.prompts for row in rows} == {4}
 
 
-def test_on_real_engines_both_heads_draft(tiny_files, tmp_path):
+def test_on_real_engines_all_rows_run_and_perplexity_is_claimed(tiny_files, tmp_path, capsys):
+    staged = ("staged-threshold", "eagle2", "eagle2-cost-aware", "prompt-lookup")
+    assert set(staged) < set(Paper().policies)
     medusa = tmp_path / "medusa.safetensors"
     save_heads(tiny_heads(tiny_backbone(), arch="medusa", pack=False), medusa)
     config = Paper(
-        policies=("static:tree-4x2",),
+        policies=("static:tree-4x2", *staged),
         prompts=(tiny_files.prompts,),
         num_prompts=2,
         bootstrap_samples=50,
@@ -250,6 +253,15 @@ def test_on_real_engines_both_heads_draft(tiny_files, tmp_path):
         **{key: value for key, value in tiny_files.kwargs.items() if key != "prompts"},
     )
     (rows,) = paper(config).summaries.values()
-    assert [row.policy for row in rows] == ["autoregressive", MEDUSA, HYDRA, "static:tree-4x2"]
+    assert [row.policy for row in rows] == ["autoregressive", MEDUSA, HYDRA, "static:tree-4x2", *staged]
     # Greedy texts in float32 are those of autoregressive decoding, whichever heads draft.
-    assert [row.same_texts for row in rows] == [2] * 4
+    assert [row.same_texts for row in rows] == [2] * len(rows)
+    assert MEDUSA not in load_results(config.out).manifest["env_ids"]
+    assert "nats per token of Vanilla" not in capsys.readouterr().out
+    losslessness(Losslessness(config.out))
+    capsys.readouterr()
+    paper(dataclasses.replace(config, resume=True))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "nats per token of Vanilla" in line]
+    # Greedy texts are all the same.
+    for line, name in zip(lines, ("Hydra", "Medusa", "EntMTP*"), strict=True):
+        assert line.startswith(f"prompts: {name} within 0.02 nats per token of Vanilla: holds (+0.0000 [")

@@ -12,7 +12,7 @@ from eval.results import ResultFolder
 from eval.stored import load_results
 from tests.eval.browser import needs_browser, print_page, run_page
 from tests.eval.html_page import Page
-from tests.eval.tiny_results import tiny_results
+from tests.eval.tiny_results import staged_results, tiny_results
 from tests.recordings import COSTS, record_tiny
 
 
@@ -70,6 +70,19 @@ def test_the_script_gets_every_step(folder):
             assert [(data["trees"][tree][0], accepted) for tree, accepted, _, _ in shown["steps"]] == [
                 (step.tree, step.accept_length) for step in own.run.episode.steps
             ]
+
+
+def test_staged_policies_are_reported_like_any_other(tiny_files, tmp_path):
+    folder = staged_results(tiny_files)
+    page = Page(report(Report(folder, out=tmp_path / "page.html")).read_text(encoding="utf-8"))
+    assert all(policy in page.text for policy in load_results(folder).settings["policies"])
+    (data,) = page.data
+    names = [name for name, _ in data["trees"]]
+    for prompt in data["prompts"]:
+        assert [{len(step) for step in run["steps"]} for run in prompt["runs"][:2]] == [{4}, {4}]
+        for tree, _, _, _, sizes, parents in prompt["runs"][2]["steps"]:
+            assert names[tree] == "verify-12"
+            assert (len(sizes), sum(sizes), len(parents)) == (4, 12, 12)
 
 
 def test_what_is_not_recorded_is_left_out(config, tmp_path):

@@ -9,7 +9,6 @@ from eval.report_sections import make_section
 from eval.statistics import summarise
 from eval.stored import StoredRun
 from eval.watch import StepDetail
-from policies import StepRecord
 
 SETTINGS = {"baseline": "hydra-default", "bootstrap_samples": 300, "seed": 0}
 
@@ -75,18 +74,12 @@ def test_time_is_split_without_a_remainder(section, episodes):
     assert hydra.total == pytest.approx(1e3 * (0.8 + 3 * 0.1) / 9)
 
 
-@dataclasses.dataclass(frozen=True)
-class FinerStep(StepRecord):
-    """A step that also times its acceptance."""
-
-    accept_seconds: float = 0.0
-
-
 def test_more_phases_are_shown_when_steps_record_them(section, episodes):
     finer = {
         policy: [
             dataclasses.replace(
-                own, steps=tuple(FinerStep(**vars(s), accept_seconds=0.2 * s.seconds) for s in own.steps)
+                own,
+                steps=tuple(dataclasses.replace(s, accept_seconds=0.2 * s.seconds) for s in own.steps),
             )
             for own in runs
         ]

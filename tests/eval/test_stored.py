@@ -5,12 +5,12 @@ import pytest
 
 from eval.compare import compare
 from eval.stored import load_results
-from tests.eval.tiny_results import tiny_results
+from tests.eval.tiny_results import staged_results, tiny_results
 
 
-@pytest.fixture
-def folder(tiny_files, tmp_path):
-    return shutil.copytree(tiny_results(tiny_files), tmp_path / "results")
+@pytest.fixture(params=[tiny_results, staged_results])
+def folder(tiny_files, tmp_path, request):
+    return shutil.copytree(request.param(tiny_files), tmp_path / "results")
 
 
 def read(path):
@@ -23,7 +23,9 @@ def test_everything_comes_back(folder):
     assert results.summary == json.loads((folder / "summary.json").read_text())
     lines = read(folder / "steps.jsonl")
     steps = [
-        vars(step) | {"token_ids": list(detail.token_ids), "text": detail.text, "scores": detail.scores}
+        vars(step)
+        | {"token_ids": list(detail.token_ids), "text": detail.text, "scores": detail.scores}
+        | {"parents": list(detail.parents)}
         for own in results.runs
         for step, detail in zip(own.run.episode.steps, own.run.details, strict=True)
     ]
@@ -33,8 +35,9 @@ def test_everything_comes_back(folder):
 
 
 def test_sets_are_paired_and_in_the_order_of_the_command(folder):
-    (policies,) = load_results(folder).sets().values()
-    assert list(policies) == ["autoregressive", "hydra-default", "static:tree-4x2", "ladder"]
+    results = load_results(folder)
+    (policies,) = results.sets().values()
+    assert list(policies) == ["autoregressive", "hydra-default", *results.settings["policies"]]
     orders = {tuple(own.run.episode.prompt_id for own in runs) for runs in policies.values()}
     assert len(orders) == 1
     assert len(*orders) == 3
@@ -45,7 +48,7 @@ def test_results_without_details_can_be_read(config):
     compare(settings)
     path = settings.out / "steps.jsonl"
     old = [
-        {key: value for key, value in line.items() if key not in ("token_ids", "text", "scores")}
+        {key: value for key, value in line.items() if key not in ("token_ids", "text", "scores", "parents")}
         for line in read(path)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in old))
@@ -90,8 +93,9 @@ def test_a_set_that_no_prompt_was_finished_of_is_left_out(folder):
         ("steps.jsonl", lambda text: text.replace('"policy"', '"polity"', 1), "line 1 lacks policy"),
         ("steps.jsonl", lambda text: "7\n" + text, "line 1 is not a JSON object"),
         ("steps.jsonl", lambda text: text.replace('"action": ', '"action": 0.', 1), "action is 0.*not a int"),
-        ("steps.jsonl", lambda text: text.replace('"reward": ', '"reward": NaN, "x": ', 1), "reward is nan"),
+        ("steps.jsonl", lambda text: text.replace('"reward": ', '"reward": NaN, "x": ', 1), "(?i)nan"),
         ("steps.jsonl", lambda text: text.replace('"scores": {', '"scores": {"x": "y", ', 1), "scores is "),
+        ("steps.jsonl", lambda text: text.replace('"parents": ', '"parents": [1], "x": ', 1), "are no tree"),
         ("steps.jsonl", lambda text: "[" * 100_000 + "\n" + text, "line 1 is not JSON"),
         ("episodes.jsonl", lambda text: "{\n" + text, "line 1 is not JSON"),
         ("episodes.jsonl", lambda text: text.replace('"text"', '"texts"', 1), "line 1 lacks text"),
@@ -116,3 +120,13 @@ def test_a_folder_that_is_none(folder, name):
     (folder / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"has no {name}.*eval compare"):
         load_results(folder)
+
+
+def test_results_of_an_earlier_version_can_be_read(folder):
+    later = ("accept_seconds", "commit_seconds", "feature_seconds", "deeper")
+    path = folder / "steps.jsonl"
+    old = [{key: value for key, value in line.items() if key not in later} for line in read(path)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in old))
+    steps = [step for own in load_results(folder).runs for step in own.run.episode.steps]
+    assert {tuple(getattr(step, key) for key in later) for step in steps} == {(0, 0, 0, 0)}
+    assert [step.seconds for step in steps] == [line["seconds"] for line in old]

@@ -1,10 +1,13 @@
 import dataclasses
+import re
 import sys
+from collections import Counter
 
 import pytest
 import tyro
 
 from eval.trace import Trace, trace
+from eval.watch import nodes_per_depth
 from tests.eval.browser import needs_browser, run_page
 from tests.eval.html_page import Page
 
@@ -32,6 +35,26 @@ def test_the_text_in_the_terminal_and_on_a_page(config, capsys):
     assert [own["policy"] for own in prompt["runs"]] == ["ladder", "hydra-default"]
     for own, run in zip(prompt["runs"], runs.values(), strict=True):
         assert sum(step[2] for step in own["steps"]) == len(run.episode.text)
+
+
+STAGED = "eagle2:nodes=12"
+
+
+def test_staged_policies_beside_others(config, capsys):
+    runs = trace(config(policies=("hydra-default", STAGED, "eagle2-cost-aware")))
+    texts = {run.episode.text for run in runs.values()}
+    assert len(texts) == 1
+    sizes = [
+        nodes_per_depth(*own) for own in zip(runs[STAGED].episode.steps, runs[STAGED].details, strict=True)
+    ]
+    assert {len(own) for own in sizes} == {4}
+    assert {sum(own) for own in sizes} == {12}
+    out = capsys.readouterr().out
+    assert " ".join("+".join(map(str, own)) for own in sizes) in out
+    (data,) = Page(config().out.read_text(encoding="utf-8")).data
+    ((bank, staged, _),) = (prompt["runs"] for prompt in data["prompts"])
+    assert {len(step) for step in bank["steps"]} == {4}
+    assert [step[4] for step in staged["steps"]] == sizes
 
 
 def test_a_prompt_of_a_set(config, tiny_files, capsys):
@@ -78,3 +101,21 @@ def test_in_a_browser(config):
     steps = {policy: len(run.episode.steps) for policy, run in runs.items()}
     assert document.count("<rect ") == sum(steps.values())
     assert document.count('<span style="--tree') == steps["hydra-default"]
+
+
+@needs_browser
+def test_the_tree_that_was_built_is_under_the_cursor(config, tmp_path):
+    run = trace(config(policies=(STAGED,)))[STAGED]
+    move = """<script>document.querySelector('rect[data-step="2"]')
+        .dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: 9, clientY: 9}));
+        </script></body>"""
+    changed = tmp_path / "changed.html"
+    changed.write_text(config().out.read_text(encoding="utf-8").replace("</body>", move), encoding="utf-8")
+    (tip,) = re.findall(r'<div id="tip".*?</svg></div>', run_page(changed), re.DOTALL)
+    sizes = nodes_per_depth(run.episode.steps[2], run.details[2])
+    assert f">step 2: verify-12 of {' + '.join(map(str, sizes))} nodes\n" in tip
+    assert (tip.count("<circle"), tip.count("<line")) == (13, 12)
+    # The dots of a depth are on one line, and none is on another.
+    dots = re.findall(r'<circle cx="([\d.]+)" cy="(\d+)"', tip)
+    assert len(set(dots)) == 13
+    assert Counter(int(y) for _, y in dots) == Counter({0: 1} | {d: n for d, n in enumerate(sizes, 1) if n})

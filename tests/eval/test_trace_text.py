@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from eval.interleave import Run
@@ -35,6 +37,15 @@ def test_the_numbers(run):
     lines = trace_text(run, COLOURS).plain.splitlines()
     assert lines[0] == "ladder: 7 tokens in 3 steps, τ = 2.33, 10.0 tok/s"
     assert lines[-1].split() == ["■", "tree2", "2", "steps", "■", "tree0", "1", "steps"]
+
+
+def test_the_nodes_of_trees_that_were_built(run):
+    steps = [dataclasses.replace(s, deeper=n) for s, n in zip(run.episode.steps, (0, 3, 2), strict=True)]
+    details = [StepDetail(text="a", parents=parents) for parents in ((), (0, 0, 1, 1, 2), (0,))]
+    episode = dataclasses.replace(run.episode, steps=tuple(steps))
+    text = trace_text(dataclasses.replace(run, episode=episode, details=details), COLOURS)
+    assert text.plain.splitlines()[2] == "0 2+3+0 1+0 "
+    assert [own for own in spans(text) if "+" in own[0]] == [("2+3+0", "#000002"), ("1+0", "#000002")]
 
 
 def test_a_text_without_pieces_is_plain(run):

@@ -12,7 +12,7 @@ from eval.interleave import EvaluationError, Run
 from eval.stored import load_results
 from eval.validate_results import Repetition, ValidateResults, first_difference, validate_results
 from eval.watch import StepDetail
-from tests.eval.tiny_results import tiny_results
+from tests.eval.tiny_results import staged_results, tiny_results
 
 SPEED_LEFT_OUT = math.inf
 
@@ -39,6 +39,38 @@ def test_untouched_results_come_out_again(folder, capsys):
     for own in rows:
         assert own.tokens == own.live_tokens > 0
     assert "static:tree-4x2" in capsys.readouterr().out
+
+
+@pytest.fixture
+def staged(tiny_files, tmp_path):
+    return shutil.copytree(staged_results(tiny_files), tmp_path / "staged")
+
+
+def test_so_do_staged_ones(staged):
+    rows = validate_results(ValidateResults(staged, tolerance=SPEED_LEFT_OUT))
+    assert [(own.episodes, own.differences) for own in rows] == [(3, ())] * 4
+    assert sum(own.policy.startswith(("eagle2", "staged")) for own in rows) == 2
+
+
+def test_a_changed_number_of_depths_is_named(staged):
+    rewrite(
+        staged / "steps.jsonl",
+        once(lambda line: line["policy"] == "eagle2:nodes=12", lambda line: {"deeper": 1}),
+    )
+    fails(staged, "does not come out again live", "step 0: tree 'verify-12' recorded, 'verify-8' live")
+
+
+def test_a_depth_that_no_bank_drafts_is_named(folder):
+    rewrite(folder / "steps.jsonl", once(drafting, lambda line: {"deeper": 1}))
+    fails(folder, "does not come out again live", "step 0: tree 'tree-4x2' recorded, 'autoregressive' live")
+
+
+def test_another_built_tree_is_named(staged):
+    rewrite(
+        staged / "steps.jsonl",
+        once(lambda line: line["parents"], lambda line: {"parents": [0] * len(line["parents"])}),
+    )
+    fails(staged, "does not come out again live", "step 0: parents (0, 0, 0")
 
 
 def test_sampled_texts_come_out_again(tiny_files, config, tmp_path):
@@ -147,7 +179,12 @@ def test_speeds_that_are_off_are_named(folder):
     """All times a hundredth of what they were, consistently: only a clock can tell."""
     (folder / "summary.json").unlink()
     for name in ("steps.jsonl", "episodes.jsonl"):
-        rewrite(folder / name, lambda line: line | {"seconds": line["seconds"] / 100})
+        rewrite(
+            folder / name,
+            lambda line: {
+                key: value / 100 if key.endswith("seconds") else value for key, value in line.items()
+            },
+        )
     rewrite(folder / "steps.jsonl", lambda line: line | {"reward": 100 * line["reward"]})
     fails(folder, "speed is off by more than 1", "autoregressive on ", tolerance=1)
     validate_results(ValidateResults(folder, tolerance=SPEED_LEFT_OUT))
@@ -160,10 +197,17 @@ def test_the_ratio_is_of_throughputs():
 def test_other_heads_are_refused(folder):
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
-    (environment,) = manifest["environments"].values()
+    ((environment,),) = (own.values() for own in manifest["environments"].values())
     environment["heads_fingerprint"] = "other"
     path.write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="heads_fingerprint 'other' recorded"):
+        validate_results(ValidateResults(folder))
+
+
+def test_results_of_an_earlier_version_are_refused(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"env_ids"', '"ids"'))
+    with pytest.raises(ValueError, match="no env_ids"):
         validate_results(ValidateResults(folder))
 
 
@@ -190,7 +234,9 @@ def test_a_row_with_heads_of_its_own_is_named_and_left_out(folder, capsys):
     for path in folder.glob("*.json*"):
         path.write_text(path.read_text().replace('"ladder"', '"medusa-default"'))
     path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"medusa_environments": {"set": {}}}))
+    manifest = json.loads(path.read_text())
+    del manifest["env_ids"]["medusa-default"]
+    path.write_text(json.dumps(manifest))
     rows = validate_results(ValidateResults(folder, tolerance=SPEED_LEFT_OUT))
     assert {own.policy for own in rows} == {"autoregressive", "hydra-default", "static:tree-4x2"}
     assert "medusa-default: not repeated" in capsys.readouterr().out

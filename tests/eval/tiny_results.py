@@ -1,4 +1,4 @@
-"""A comparison of the tiny model on disk, made once; for tests of what reads results."""
+"""Comparisons of the tiny model on disk, made once; for tests of what reads results."""
 
 import functools
 from pathlib import Path
@@ -9,10 +9,22 @@ from eval.compare import Compare, compare
 @functools.cache
 def tiny_results(files):
     """Folder of a comparison on ``tiny_files``; copy it before changing it."""
-    out = Path(files.prompts).with_name("results")
+    return _compare(files, "results", ("static:tree-4x2", "ladder"))
+
+
+@functools.cache
+def staged_results(files):
+    """The same of staged policies."""
+    return _compare(
+        files, "staged-results", ("eagle2:nodes=12", "staged-threshold:thresholds=0|0.4|0.1|0.05")
+    )
+
+
+def _compare(files, name, policies):
+    out = Path(files.prompts).with_name(name)
     compare(
         Compare(
-            policies=("static:tree-4x2", "ladder"),
+            policies=policies,
             prompts=(files.prompts,),
             num_prompts=3,
             bootstrap_samples=50,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policies import PolicyFile, SchedulerPolicy, make_policy, policy_names
-from policies.registry import BUILT_IN
+from policies.registry import BUILT_IN, policy_env_id
 from tests.fake_env import NOT_FOR_FAKES
 
 MODULE = """
@@ -122,6 +122,20 @@ def test_unknown_options_list_the_known_ones(env):
 def test_an_argument_without_a_place_is_refused(env, spec):
     with pytest.raises(ValueError, match="takes no argument 'chain-1'"):
         make_policy(spec, env)
+
+
+def test_the_environment_that_a_policy_is_made_for(env, module, tmp_path):
+    assert policy_env_id("static:tree-6x3") == "EntMTP/Live-v0"
+    assert policy_env_id("threshold@no-such-file.json") == "EntMTP/Live-v0"
+    for spec in ("eagle2", "eagle2-cost-aware:rate=40", "staged-threshold@no-such-file.json"):
+        assert policy_env_id(spec) == "EntMTP/Staged-v0"
+    assert policy_env_id(f"{module}:Duck") == "EntMTP/Live-v0"
+    with (tmp_path / f"{module}.py").open("a") as file:
+        file.write("\nDuck.env_id = 'mine:Mine-v3'\n")
+    sys.modules.pop(module)
+    assert policy_env_id(f"{module}:Duck,key=1") == "mine:Mine-v3"
+    with pytest.raises(ValueError, match="policy 'nosuch:x=1': no policy 'nosuch'"):
+        policy_env_id("nosuch:x=1")
 
 
 def test_predict_of_a_custom_policy_is_batched(env, module):

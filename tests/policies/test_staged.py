@@ -127,28 +127,29 @@ def test_a_batch_is_decided_like_each_alone(env):
 def test_eagle2_drafts_everything_and_verifies_a_fixed_number(env):
     for nodes, tree in ((5, "verify-4"), (8, "verify-8"), (None, "verify-12"), (0, "verify-0")):
         policy = Eagle2(env) if nodes is None else Eagle2(env, nodes=nodes)
-        trees = [step.tree for step in run_episode(env, policy, "t0", seed=0).steps]
-        assert trees == ["", "", "", tree] * (len(trees) // 4)
+        steps = run_episode(env, policy, "t0", seed=0).steps
+        assert {(step.deeper, step.tree) for step in steps} == {(3, tree)}
 
 
 def test_fixed_nodes_fall_back_to_what_is_drafted(env):
     policy = StagedThreshold(env, thresholds="0|9|9", nodes=8)
-    assert {step.tree for step in run_episode(env, policy, "t0", seed=0).steps} == {"", "verify-2"}
+    steps = run_episode(env, policy, "t0", seed=0).steps
+    assert {(step.deeper, step.tree) for step in steps} == {(1, "verify-2")}
 
 
 def test_eagle2_cost_aware_drafts_everything_and_verifies_what_pays(env):
     policy, like = Eagle2CostAware(env, rate=40), StagedThreshold(env, thresholds=[0, 0, 0], rate=40)
     for prompt in ("t0", "t1", "t2"):
-        steps = [step.tree for step in run_episode(env, policy, prompt, seed=0).steps]
-        assert steps == [step.tree for step in run_episode(env, like, prompt, seed=0).steps]
-        assert steps[:3] == ["", "", ""]
+        steps = run_episode(env, policy, prompt, seed=0).steps
+        assert [s.action for s in steps] == [s.action for s in run_episode(env, like, prompt, seed=0).steps]
+        assert {step.deeper for step in steps} == {3}
 
 
 def test_dear_nodes_are_not_verified(env, tmp_path):
     cheap = StagedThreshold(env, thresholds="0|0|0", costs="analytic:base=0.03")
     dear = StagedThreshold(env, thresholds="0|0|0", costs="analytic:base=0.03|node=9")
     sizes = [
-        [int(step.tree[7:]) for step in run_episode(env, policy, "t1", seed=0).steps if step.tree]
+        [int(step.tree[7:]) for step in run_episode(env, policy, "t1", seed=0).steps]
         for policy in (cheap, dear)
     ]
     assert set(sizes[0]) == {12}
@@ -174,7 +175,7 @@ def test_a_policy_file_brings_back_the_same(env, tmp_path, policy):
     assert again.spec == made.spec
     for prompt in ("t0", "t3"):
         runs = [run_episode(env, p, prompt, seed=0).steps for p in (made, again)]
-        assert [step.action for step in runs[0]] == [step.action for step in runs[1]]
+        assert [step.decisions for step in runs[0]] == [step.decisions for step in runs[1]]
 
 
 def test_a_file_of_other_stages_is_refused(env, tmp_path):

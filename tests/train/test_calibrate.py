@@ -201,7 +201,7 @@ def test_a_failed_step_ends_the_calibration(tmp_path):
         ({"scores": ("deep_path_valu",)}, "did you mean 'deep_path_value'"),
         ({"scores": ()}, "at least one"),
         ({"quantiles": (0.5, 1.5)}, "quantiles"),
-        ({"costs": "analytic:base=1"}, "costs would have no effect; name --recordings"),
+        ({"costs": "analytic:base=1"}, "costs would have no effect; drop them, or name --recordings"),
         ({"recordings": ("chat",), "num_prompts": 5}, "num_prompts, env would have no effect; drop them"),
     ],
 )

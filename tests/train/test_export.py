@@ -21,6 +21,9 @@ NUMBERS = {
     "seconds",
     "draft_seconds",
     "verify_seconds",
+    "accept_seconds",
+    "commit_seconds",
+    "feature_seconds",
     "total_tokens",
     "total_seconds",
 }

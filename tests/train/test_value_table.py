@@ -17,11 +17,13 @@ def judge(tmp_path_factory):
         recording = random_recording(np.random.default_rng(len(name)), texts=4, longest=30, cap=30)
         settings = saved_settings(tmp_path_factory.mktemp("judge"), recording)
         envs[name] = ReplayVectorEnv(4, **settings)
-    judge = Judge(envs, static=1)
+    oracles = [solve(own.tables) for own in envs.values()]
+    bounds = [(own.static_seconds[1].sum(), own.seconds.sum()) for own in oracles]
+    judge = Judge(envs, "static:chain-1", bounds)
     judge.add("plan", Oracle)
     judge.add("chain", lambda env: Static(env, "chain-1"))
     judge.add("plain", lambda env: Static(env, "autoregressive"))
-    return judge, [solve(own.tables) for own in envs.values()]
+    return judge, oracles
 
 
 def test_rows_are_ratios_of_sums(judge):

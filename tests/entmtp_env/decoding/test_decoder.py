@@ -47,7 +47,9 @@ def run(decoder, prompt, trees, rule=None, probe=None, cap=CAP, seed=0):
         assert step.accept_length + 1 == len(step.tokens)
         assert step.finish_reason == decoder.finish_reason
         assert decoder.length == len(prompt) + len(decoder.tokens) <= decoder.capacity
-        assert 0 <= step.draft_seconds + step.verify_seconds <= step.seconds
+        parts = [step.draft_seconds, step.verify_seconds, step.accept_seconds, step.commit_seconds]
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(step.seconds)
     assert decoder.tokens == [token for step in steps for token in step.tokens]
     assert sum(step.accept_length + 1 for step in steps) == len(decoder.tokens) <= cap
     return decoder.tokens, decoder.finish_reason, steps

@@ -35,7 +35,9 @@ def run(decoder, prompt, trees, rule, cap=CAP, seed=0):
         seen.append((step.tokens, step.first_draft_right, step.finish_reason, decoder.root, state))
         assert decoder.length == len(prompt) + len(decoder.tokens)
         assert step.accept_length + 1 == len(step.tokens)
-        assert 0 <= step.draft_seconds + step.verify_seconds <= step.seconds
+        parts = [step.draft_seconds, step.verify_seconds, step.accept_seconds, step.commit_seconds]
+        assert min(parts) >= 0
+        assert sum(parts) <= step.seconds
     return seen
 
 

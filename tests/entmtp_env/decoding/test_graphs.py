@@ -9,7 +9,7 @@ from tests.entmtp_env.decoding.tape import Tapes
 from tests.tiny import tiny_backbone, tiny_heads
 
 CHAIN, WIDE = DraftTree.chain(3), DraftTree("wide", ((0,), (1,), (0, 0), (0, 1)))
-PIECES = ("draft", "verify", "commit", "advance")
+PIECES = ("draft", "verify", "accept", "commit", "advance")
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def test_a_step_replays_its_pieces_in_order(decoder, tapes):
     decoder.step(CHAIN)
     decoder.step(WIDE)
     assert [name(tapes.captured[i]) for i in tapes.replayed] == [*PIECES] * 3
-    assert tapes.replayed[8:] == tapes.replayed[:4]
-    assert set(tapes.replayed[:4]) & set(tapes.replayed[4:8]) == {tapes.replayed[3]}
+    assert tapes.replayed[10:] == tapes.replayed[:5]
+    assert set(tapes.replayed[:5]) & set(tapes.replayed[5:10]) == {tapes.replayed[4]}
 
 
 def test_a_graph_is_captured_once_for_tree_bucket_and_rule(decoder, tapes):
@@ -64,15 +64,15 @@ def test_a_graph_is_captured_once_for_tree_bucket_and_rule(decoder, tapes):
         return [name(function) for function in tapes.captured[before:]]
 
     short, long = [1, 3], [5] * 29
-    assert captured_by(short, CHAIN, GreedyRule()) == ["advance", "draft", "verify", "commit"]
+    assert captured_by(short, CHAIN, GreedyRule()) == ["advance", "draft", "verify", "commit", "accept"]
     assert captured_by(short, CHAIN, GreedyRule()) == []
     assert captured_by(long, CHAIN, GreedyRule()) == ["verify", "commit"]
-    assert captured_by(short, WIDE, GreedyRule()) == ["draft", "verify", "commit"]
-    assert captured_by(short, CHAIN, SampleRule(0.5)) == ["commit"]
+    assert captured_by(short, WIDE, GreedyRule()) == ["draft", "verify", "commit", "accept"]
+    assert captured_by(short, CHAIN, SampleRule(0.5)) == ["accept"]
     assert captured_by(short, CHAIN, SampleRule(0.5)) == []
-    assert captured_by(short, CHAIN, SampleRule(0.6)) == ["commit"]
-    assert captured_by(short, CHAIN, TypicalRule()) == ["commit"]
-    assert captured_by(short, CHAIN, TypicalRule(alpha=0.2)) == ["commit"]
+    assert captured_by(short, CHAIN, SampleRule(0.6)) == ["accept"]
+    assert captured_by(short, CHAIN, TypicalRule()) == ["accept"]
+    assert captured_by(short, CHAIN, TypicalRule(alpha=0.2)) == ["accept"]
 
 
 def test_the_bucket_follows_the_length(decoder, tapes):
@@ -82,7 +82,7 @@ def test_the_bucket_follows_the_length(decoder, tapes):
     while not decoder.finish_reason:
         length = decoder.length
         decoder.step(AUTOREGRESSIVE)
-        verify = next(i for i in tapes.replayed[-4:] if name(tapes.captured[i]) == "verify")
+        verify = next(i for i in tapes.replayed[-5:] if name(tapes.captured[i]) == "verify")
         lengths.setdefault(tapes.captured[verify].args, []).append(length)
     # One row for the root: behind 31 tokens it still fits into 32 rows.
     assert lengths == {(32,): [*range(20, 32)], (64,): [*range(32, 60)]}

@@ -60,7 +60,9 @@ def run(decoder, prompt, decide, rule=None, seed=0, cap=CAP):
         assert step.accept_length <= min(nodes, depth)
         assert (step.first_draft_right is None) == (nodes == 0)
         assert step.draft_seconds == pytest.approx(drafting)
-        assert step.draft_seconds + step.verify_seconds <= step.seconds
+        parts = [step.draft_seconds, step.verify_seconds, step.accept_seconds, step.commit_seconds]
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(step.seconds)
         assert decoder.length == len(prompt) + len(decoder.tokens) <= decoder.capacity
         assert decoder.table.depth == 0
         steps.append(step)

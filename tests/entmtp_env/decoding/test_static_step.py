@@ -36,7 +36,8 @@ def test_pieces_are_those_of_the_decoder_and_may_run_twice(arch):
     assert torch.allclose(buffers.signals, torch.tensor([confidence, entropy]), atol=1e-5)
     for _ in range(2):
         step.verify(80)
-        step.commit(GreedyRule(), 80)
+        step.accept(GreedyRule())
+        step.commit(80)
     buffers.advance()
     count = len(verdict.rows)
     assert buffers.result[:2].tolist() == [count, verdict.first_draft_right]

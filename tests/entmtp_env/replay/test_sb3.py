@@ -7,15 +7,17 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from entmtp_env.replay.env import ReplayEnv
+from entmtp_env.replay.staged_env import StagedReplayEnv
 from policies import make_policy
 from tests.recordings import random_recording
+from tests.staged import staged_settings
 
 sb3 = pytest.importorskip("stable_baselines3")
 vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
 monitor = pytest.importorskip("stable_baselines3.common.monitor")
 evaluation = pytest.importorskip("stable_baselines3.common.evaluation")
 
-from entmtp_env.replay.sb3 import ReplaySB3VecEnv  # noqa: E402 - only where there is SB3
+from entmtp_env.replay.sb3 import ReplaySB3VecEnv, StagedReplaySB3VecEnv  # noqa: E402 - only where there is SB3
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +174,44 @@ def test_ppo_trains(settings):
     assert all(info["r"] > 0 and info["l"] <= 8 for info in model.ep_info_buffer)
     actions, _ = model.predict(env.reset())
     assert actions.shape == (8,)
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory):
+    return staged_settings(tmp_path_factory.mktemp("staged"), texts=5, longest=12, cap=12)
+
+
+def test_staged_environments_go_through_what_single_ones_go_through(staged):
+    env, rng = StagedReplaySB3VecEnv(4, **staged), np.random.default_rng(1)
+    dummy = vec_env.DummyVecEnv([lambda: monitor.Monitor(StagedReplayEnv(**staged))] * 4)
+    env.seed(7), dummy.seed(7)
+    np.testing.assert_array_equal(env.reset(), dummy.reset())
+    ended = 0
+    for _ in range(150):
+        masks = np.stack(env.env_method("action_masks"))
+        np.testing.assert_array_equal(masks, np.stack(dummy.env_method("action_masks")))
+        np.testing.assert_array_equal(env.env_method("action_masks", indices=[2])[0], masks[2])
+        actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
+        (observations, rewards, dones, infos), expected = env.step(actions), dummy.step(actions)
+        np.testing.assert_allclose(observations, expected[0], rtol=1e-6, atol=1e-7)
+        np.testing.assert_array_equal(rewards, expected[1])
+        np.testing.assert_array_equal(dones, expected[2])
+        for i in np.flatnonzero(dones):
+            info, other = (without_time(own[i]) for own in (infos, expected[3]))
+            np.testing.assert_array_equal(info.pop("action_mask"), other.pop("action_mask"))
+            assert info == other
+            ended += 1
+    assert ended > 10
+    with pytest.raises(NotImplementedError, match="'warm_up'"):
+        env.env_method("warm_up")
+
+
+def test_maskable_ppo_takes_legal_actions_only(staged):
+    maskable = pytest.importorskip("sb3_contrib")
+    normal = vec_env.VecNormalize(StagedReplaySB3VecEnv(8, **staged))
+    model = maskable.MaskablePPO("MlpPolicy", normal, n_steps=32, batch_size=64, n_epochs=1, seed=0)
+    model.learn(512)
+    buffer = model.rollout_buffer
+    actions, masks = buffer.actions.astype(int).reshape(-1), buffer.action_masks.reshape(-1, 7)
+    assert masks[np.arange(len(actions)), actions].all()
+    assert not masks.all()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import entmtp_env  # noqa: F401
+from entmtp_env.decoding.stages import DEEPER
 from entmtp_env.replay.staged_oracle import solve_staged
 from tests.staged import staged_settings
 
@@ -50,3 +51,22 @@ def test_the_schedule_takes_the_time_that_is_promised(tmp_path):
         used |= set(schedule)
     assert len(used) > 3
     assert np.all(oracle.values[env.tables.stops > 0] == 0)
+
+
+def test_static_values_are_those_of_fixed_depths_and_budgets(tmp_path):
+    env = make(tmp_path, seed=4, texts=6, longest=20, cap=20)
+    oracle, totals = solve_staged(env), {}
+    for depth, budget in np.argwhere(env.stages.masks[:, 1:]).tolist():
+        seconds = []
+        for text in env.prompts:
+            env.reset(options={"prompt_id": text.prompt_id})
+            done = False
+            while not done:
+                for action in [DEEPER] * depth + [1 + budget]:
+                    *_, terminated, truncated, info = env.step(action)
+                done = terminated or truncated
+            seconds.append(info["total_seconds"])
+        assert oracle.static_seconds(depth, budget) == pytest.approx(seconds)
+        totals[depth, budget] = sum(seconds)
+    assert oracle.best_static == min(totals, key=totals.get)
+    assert np.isinf(oracle.static_values[:, ~env.stages.masks[:, 1:]]).all()

@@ -1,0 +1,183 @@
+"""``python -m eval losslessness RESULT_DIR``: what the base model says of the texts of a comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from gymnasium.utils import seeding
+from rich.console import Console
+
+from entmtp_env.decoding.acceptance import make_acceptance
+from entmtp_env.decoding.backbone import Backbone
+from entmtp_env.decoding.precision import choose_device, choose_dtype
+from entmtp_env.files import read_json, write_text_atomically
+from entmtp_env.models import load_pretrained
+from entmtp_env.progress import progress_bar
+from entmtp_env.prompt_queue import PromptQueue
+from entmtp_env.prompts import encode_prompt, load_prompts
+from eval.losslessness_scores import Losses, TextScorer, departure, summarise_losses
+from eval.losslessness_table import LEGEND, losslessness_table
+from eval.results import LOSSLESSNESS
+from eval.statistics import REFERENCE, Ratio
+from eval.stored import StoredResults, StoredRun, load_results
+
+
+@dataclass(frozen=True)
+class Losslessness:
+    """Score the texts of a comparison under its base model.
+
+    Prints, for each row of each prompt set, nats per token and their difference to autoregressive decoding's,
+    how many texts are autoregressive decoding's token for token, and how narrow the choice was where the
+    others depart: a lossless rule departs at near-ties only. Writes losslessness.json into the folder, where
+    "python -m eval report" and "python -m eval paper --resume" find it.
+
+    Example: python -m eval losslessness runs/paper-20260101-120000
+
+    Attributes:
+        results: Folder that "python -m eval compare" or "python -m eval paper" wrote; of a run that was cut
+            short, the prompts that all policies have finished are scored.
+        dtype: Element type of the scoring pass: auto, float32, bfloat16 or float16.
+        device: auto, cpu or cuda.
+    """
+
+    results: Annotated[Path, tyro.conf.Positional]
+    dtype: str = "float32"
+    device: str = "auto"
+
+
+def losslessness(config: Losslessness) -> dict[str, list[Losses]]:
+    """Score the texts, print the tables and write the file.
+
+    Returns:
+        Losses by prompt set.
+
+    Raises:
+        ValueError: When a file of the folder is damaged or has no token ids, no prompt was finished by all
+            policies, or the model is not the one of the comparison.
+        FileNotFoundError: When the folder, the model or a prompt file is missing.
+    """
+    results = load_results(config.results)
+    sets = results.sets()
+    if not sets:
+        raise ValueError(f"{results.path}: no prompt was finished by all policies; run the comparison on")
+    # Before the model is loaded: not every comparison has token ids.
+    texts = {
+        prompts: {policy: [_tokens(own) for own in runs] for policy, runs in policies.items()}
+        for prompts, policies in sets.items()
+    }
+    pretrained = load_pretrained(results.settings["model"])
+    _check_model(results, pretrained.fingerprint)
+    device = choose_device(config.device)
+    backbone = Backbone(pretrained.model, choose_dtype(config.dtype, device), device)
+    found = {}
+    with progress_bar() as bar:
+        task = bar.add_task("prompts", total=sum(len(policies[REFERENCE]) for policies in sets.values()))
+        for prompts, policies in sets.items():
+            bar.update(task, description=prompts)
+            nats: dict[str, list[float]] = {policy: [] for policy in policies}
+            margins: dict[str, list[float | None]] = {policy: [] for policy in policies}
+            scorers = _scorers(results, prompts, policies[REFERENCE], pretrained.tokenizer, backbone)
+            for scorer, replies in zip(scorers, zip(*texts[prompts].values(), strict=True), strict=True):
+                scores = {reply: scorer.nats(reply) for reply in set(replies)}
+                reference = replies[list(policies).index(REFERENCE)]
+                for policy, reply in zip(policies, replies, strict=True):
+                    at = departure(reply, reference)
+                    nats[policy].append(scores[reply])
+                    margins[policy].append(None if at is None else scorer.margin(reply[:at]))
+                bar.advance(task)
+            samples, seed = results.settings["bootstrap_samples"], results.settings["seed"]
+            found[prompts] = summarise_losses(nats, margins, samples, seed)
+    document = {
+        "episodes": _fingerprint(results.path),
+        "dtype": str(backbone.dtype).removeprefix("torch."),
+        "device": str(device),
+        "sets": {prompts: [dataclasses.asdict(row) for row in rows] for prompts, rows in found.items()},
+    }
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    write_text_atomically(results.path / LOSSLESSNESS, text)
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    for prompts, rows in found.items():
+        console.print(losslessness_table(prompts, rows))
+    console.print(LEGEND, highlight=False, markup=False)
+    return found
+
+
+def load_losslessness(path: Path) -> Mapping[str, Sequence[Losses]]:
+    """What was scored of a result folder, by prompt set; nothing when it has not been.
+
+    Raises:
+        ValueError: When the file is damaged, or other texts were scored than are there now.
+    """
+    file = path / LOSSLESSNESS
+    if not file.is_file():
+        return {}
+    document = read_json(file)
+    try:
+        episodes = document["episodes"]
+        sets = {prompts: [_row(row) for row in rows] for prompts, rows in document["sets"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is damaged ({error!r}); run 'python -m eval losslessness' again") from error
+    if episodes != _fingerprint(path):
+        raise ValueError(f"{file} is of other texts; run 'python -m eval losslessness {path}' again")
+    return sets
+
+
+def _scorers(
+    results: StoredResults, prompts: str, runs: Sequence[StoredRun], tokenizer: Any, backbone: Backbone
+) -> Iterator[TextScorer]:
+    """One for the prompt of each run."""
+    by_id = {prompt.prompt_id: prompt for prompt in load_prompts(prompts)}
+    for own in runs:
+        prompt_id = own.run.episode.prompt_id
+        if prompt_id not in by_id:
+            raise ValueError(f"{prompts!r} has no prompt {prompt_id!r} any more; restore the set")
+        # As the environment draws it when it is reset.
+        queue, rng = PromptQueue(list(by_id), prompts), seeding.np_random(own.run.seed)[0]
+        _, noise_seed = queue.draw(rng, {"prompt_id": prompt_id})
+        yield TextScorer(
+            backbone,
+            encode_prompt(tokenizer, by_id[prompt_id]),
+            make_acceptance(results.settings["acceptance"]),
+            noise_seed,
+            results.settings["max_new_tokens"],
+        )
+
+
+def _row(row: dict[str, Any]) -> Losses:
+    parts = row | {"gap": Ratio(**row["gap"]), "margins": tuple(row["margins"])}
+    if not all(isinstance(number, (int, float)) for number in (row["nats"], row["texts"], *parts["margins"])):
+        raise TypeError("not a number")
+    return Losses(**parts)
+
+
+def _tokens(own: StoredRun) -> tuple[int, ...]:
+    tokens = tuple(chain.from_iterable(detail.token_ids for detail in own.run.details))
+    if len(tokens) != own.run.episode.tokens:
+        raise ValueError(
+            f"{own.label}: steps.jsonl has {len(tokens)} token ids of {own.run.episode.tokens} tokens; only "
+            "a comparison in an environment that tells them can be scored"
+        )
+    return tokens
+
+
+def _check_model(results: StoredResults, fingerprint: str) -> None:
+    for environments in results.manifest["environments"].values():
+        for environment in environments.values():
+            if environment.get("model_fingerprint") != fingerprint:
+                raise ValueError(
+                    f"{results.path} was made with other weights of {results.settings['model']!r} than those "
+                    "here; score it with the same"
+                )
+
+
+def _fingerprint(path: Path) -> str:
+    return hashlib.sha256((path / "episodes.jsonl").read_bytes()).hexdigest()[:16]

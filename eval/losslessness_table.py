@@ -1,0 +1,64 @@
+"""The table of losslessness, readable at 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from eval.labels import fold_spec
+from eval.losslessness_scores import BOUND, Losses
+from eval.statistics import REFERENCE, Ratio
+
+_LABEL_WIDTH = 30
+
+LEGEND = (
+    f"nats: −log p per token under the base model at temperature 1, mean over texts; gap: to {REFERENCE}, "
+    f"with its paired bootstrap 95 % interval over prompts; ±{BOUND}: whether it is within (the paper's "
+    "bound); same: texts equal token for token; margin: what the two best tokens were apart by where the "
+    "others depart"
+)
+"""What the columns mean; said once below all tables."""
+
+
+def losslessness_table(prompts: str, rows: Sequence[Losses]) -> Table:
+    """Build the table of one prompt set.
+
+    Args:
+        prompts: Name of the set.
+        rows: At least one.
+    """
+    table = Table(
+        title=f"{escape(prompts)}: {rows[0].texts} texts",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("policy", no_wrap=True)
+    for header in ("nats", "gap", f"±{BOUND}", "same", "margin\nmedian", "margin\nlargest"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            escape(fold_spec(row.policy, _LABEL_WIDTH)),
+            f"{row.nats:.4f}",
+            escape(gap_text(row.gap)),
+            row.verdict,
+            f"{row.same}/{row.texts}",
+            *((f"{row.median_margin:.2g}", f"{max(row.margins):.2g}") if row.margins else ("", "")),
+        )
+    return table
+
+
+def loss_line(task: str, method: str, row: Losses) -> str:
+    """The paper's claim about perplexity for one of its methods, as a sentence for the terminal."""
+    return f"{task}: {method} within {BOUND} nats per token of Vanilla: {row.verdict} ({gap_text(row.gap)})"
+
+
+def gap_text(gap: Ratio) -> str:
+    """A gap in nats with its interval."""
+    if gap.low is None or gap.high is None:
+        return f"{gap.value:+.4f}"
+    return f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
