@@ -126,7 +126,7 @@ def test_costs_of_the_run_itself(config, tmp_path):
     assert [gap.policy for gap in gaps] == ["autoregressive", "static:chain-1"]
     table = CostTable.load(settings.out / "costs.json")
     lines = [json.loads(line) for line in (settings.out / "episodes.jsonl").read_text().splitlines()]
-    assert len([e for e in lines if e["policy"] == "run"]) == gaps[0].texts
+    assert len([e for e in lines if e["policy"].startswith("run ")]) == 2 * gaps[0].texts
     manifest = json.loads((settings.out / "manifest.json").read_text())
     assert manifest["costs"]["statistic"] == table.manifest["statistic"] == "mean"
     # Every step of the plain row costs what the table says at its context.
