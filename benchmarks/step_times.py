@@ -11,6 +11,9 @@ import torch
 
 from entmtp_env.decoding import Backbone, DraftHeads, HeadsConfig, TreeDecoder
 from entmtp_env.decoding.backbone import BackboneConfig
+from entmtp_env.decoding.session import Step
+from entmtp_env.decoding.staged_graph import StagedGraphDecoder
+from entmtp_env.decoding.static_choice import StagedChoice
 from entmtp_env.trees import DraftTree
 
 ROUNDS = 5
@@ -103,6 +106,46 @@ def time_switching(
                 advance()
     first, second, turns = np.median(seconds, axis=0)
     return (2 * turns / (first + second)).tolist()
+
+
+def time_staged(
+    decoder: StagedGraphDecoder, contexts: Sequence[int], repeats: int, advance: Callable[[], None]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Time steps that draft all depths and verify the largest budget, by who decides.
+
+    Args:
+        decoder: What decodes.
+        contexts: C lengths.
+        repeats: Timed steps of a visit; one that is not timed comes before.
+        advance: Called after every visit.
+
+    Returns:
+        Seconds ``(rounds * repeats, C)`` by way of deciding: on the host, on the device, and on the device
+        with the number of rows known before.
+    """
+    stages, most = decoder.stages, decoder.rows_for(decoder.max_nodes)
+    # The more nodes the cheaper: the largest budget is chosen, whatever the path values.
+    prices = np.linspace(1, 0, len(stages.budgets))[:, None].repeat(decoder.capacity + 1, axis=1)
+    choice = StagedChoice((0.0,) * stages.depth, prices, 0.0, rate=1.0)
+
+    def on_host() -> Step:
+        for _ in range(stages.depth):
+            decoder.deepen()
+        return decoder.verify_best(decoder.max_nodes)
+
+    ways: dict[str, Callable[[], Step]] = {
+        "decided on the host": on_host,
+        "decided on the device": lambda: decoder.step_by(choice),
+        "in rows known before": lambda: decoder.step_by(choice, rows=most),
+    }
+    seconds = {way: np.zeros((ROUNDS, repeats, len(contexts))) for way in ways}
+    for round_ in range(ROUNDS):
+        for c, context in enumerate(contexts):
+            for way, step in ways.items():
+                _start(decoder, context)
+                seconds[way][round_, :, c] = [step().seconds for _ in range(repeats + 1)][1:]
+            advance()
+    return {way: own.reshape(-1, len(contexts)) for way, own in seconds.items()}
 
 
 def _start(decoder: TreeDecoder, context: int) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 import platformdirs
 import torch
+from filelock import FileLock
 from rich.console import Console
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -168,9 +169,14 @@ def _converted(gguf: Path) -> Path:
     stat = gguf.stat()
     key = hashlib.sha256(f"{gguf.name} {stat.st_size} {_head_and_tail(gguf)}".encode()).hexdigest()[:16]
     folder = cache_dir() / f"{gguf.stem}-{key}"
-    if not _is_intact(folder):
-        with Console(stderr=True).status(f"Dequantising {gguf.name} into {folder} (once)"):
-            _replace_folder(folder, lambda temporary: _dequantise(gguf, temporary))
+    if _is_intact(folder):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Another process that wants it, too, must neither make it a second time nor replace it under a reader.
+    with FileLock(folder.with_suffix(".lock")):
+        if not _is_intact(folder):
+            with Console(stderr=True).status(f"Dequantising {gguf.name} into {folder} (once)"):
+                _replace_folder(folder, lambda temporary: _dequantise(gguf, temporary))
     return folder
 
 
@@ -214,22 +220,14 @@ def _dequantise(gguf: Path, folder: Path) -> None:
 
 def _replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Fill a temporary folder, seal it with checksums, and move it into place."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         fill(temporary)
         sums = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
         seal = {"format": _GGUF_CACHE_FORMAT, "sha256": sums}
         (temporary / "seal.json").write_text(json.dumps(seal), encoding="utf-8")
-        # Another process may have put the same copy there meanwhile, and be reading it.
-        if _is_intact(folder):
-            return
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            temporary.replace(folder)
-        except OSError:
-            if not _is_intact(folder):
-                raise
+        temporary.replace(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -18,7 +18,7 @@ from eval.replay import Replay, replay
 from eval.report import Report, report
 from eval.sim_to_real import SimToReal, sim_to_real
 from eval.trace import Trace, trace
-from eval.validate_results import ValidateResults, validate_results
+from eval.validate import Validate, validate
 
 _COMMANDS: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
     "compare": (Compare, compare),
@@ -26,7 +26,7 @@ _COMMANDS: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
     "report": (Report, report),
     "losslessness": (Losslessness, losslessness),
     "trace": (Trace, trace),
-    "validate": (ValidateResults, validate_results),
+    "validate": (Validate, validate),
     "regimes": (Regimes, regimes),
     "replay": (Replay, replay),
     "gap": (SimToReal, sim_to_real),

@@ -15,15 +15,28 @@ from entmtp_env.features import Probe
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.lockstep import LockstepReplay
 from entmtp_env.replay.oracle import solve
 from entmtp_env.replay.shipped import load_recording
+from entmtp_env.replay.staged_oracle import solve_staged
+from entmtp_env.replay.staged_vector_env import StagedReplayVectorEnv
 from entmtp_env.replay.vector_env import ReplayVectorEnv
-from eval.replay_table import HYDRA, LEGEND, ORACLE, ReplayedSet, ReplayRow, headroom_table, replay_table
+from eval.replay_table import (
+    HYDRA,
+    LEGEND,
+    ORACLE,
+    STAGED_ORACLE,
+    ReplayedSet,
+    ReplayRow,
+    headroom_table,
+    replay_table,
+)
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, summarise, throughput_ratio
-from policies.lockstep import Replayed
+from policies.lockstep import Replayed, Script
 from policies.lockstep import replay as replay_texts
-from policies.registry import make_named_policy
+from policies.registry import make_named_policy, policy_env_id
+from policies.staged import StagedThreshold
 
 
 @dataclass(frozen=True)
@@ -32,8 +45,13 @@ class Replay:
 
     Prints a table per recording: tokens per second, ρ = speed-up over autoregressive decoding, τ = tokens per
     step, the ratio to the best single tree and the regret = time over that of the best possible schedule,
-    with paired bootstrap 95 % intervals over prompts; then how much there is to win on each. Writes
-    summary.json and manifest.json.
+    with paired bootstrap 95 % intervals over prompts, and the gap, the share of the time between the best
+    single tree and that schedule that is saved; then how much there is to win on each. Writes summary.json
+    and manifest.json.
+
+    With --drafts, policies that decide after every drafted depth (staged-threshold, eagle2, ...) run beside
+    those of the bank, on the same texts; their regret and gap are those to the best possible decisions in
+    stages. All costs are then by the formula fitted to a measured table, since it has not their trees.
 
     Example: python -m eval replay --recordings chat math --policies threshold:on=0.7 ema-ladder
 
@@ -45,6 +63,8 @@ class Replay:
             are added.
         costs: Seconds of a step: auto, a shipped cost table, a JSON file, or analytic:base=B,node=N,depth=D.
         bank: Bank of trees: default, or a JSON file.
+        drafts: Staged drafts of all the recordings, written by "train stages".
+        stages: With drafts: default, or a JSON file.
         max_new_tokens: Cap on the tokens of a text; by default that of the recording.
         probe: What is drafted before a decision: none, first, chain or union; the costs must be of the same.
         features: Feature groups to observe, separated by commas, or all.
@@ -64,6 +84,8 @@ class Replay:
     policies: tuple[str, ...] = ("threshold", "ladder", "ema-ladder", "random")
     costs: str = "auto"
     bank: str = "default"
+    drafts: tuple[str, ...] = ()
+    stages: str = "default"
     max_new_tokens: int | None = None
     probe: Probe = "none"
     features: str = "all"
@@ -90,6 +112,8 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
     for name, least in (("seed", 0), ("bootstrap_samples", 1)):
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)} must be at least {least}")
+    if config.stages != "default" and not config.drafts:
+        raise ValueError(f"stages={config.stages!r} would have no effect without drafts")
     if not config.recordings:
         raise ValueError("no recording: pass one or more to recordings, such as chat:evaluation")
     out = config.out or Path("runs") / f"replay-{datetime.now():%Y%m%d-%H%M%S}"
@@ -98,8 +122,9 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
     with progress_bar() as bar:
         for name in bar.track(dict.fromkeys(config.recordings), description="replaying"):
             envs = _make_envs(config, name)
-            sets[name], environments[name] = _run(config, name, envs), envs.manifest
-    costs = load_costs(config.costs)
+            staged = _make_staged(config, name) if config.drafts else None
+            sets[name], environments[name] = _run(config, name, envs, staged), envs.manifest
+    costs = load_costs(_costs(config))
     manifest = describe_run() | {
         "settings": dataclasses.asdict(config) | {"out": config.out and str(config.out)},
         "environments": environments,
@@ -116,7 +141,7 @@ def _make_envs(config: Replay, name: str) -> ReplayVectorEnv:
     envs = ReplayVectorEnv(
         num_envs=len(load_recording(name).texts),
         recording=name,
-        costs=config.costs,
+        costs=_costs(config),
         bank=config.bank,
         max_new_tokens=config.max_new_tokens,
         features=config.features,
@@ -134,16 +159,46 @@ def _make_envs(config: Replay, name: str) -> ReplayVectorEnv:
     return envs
 
 
-def _run(config: Replay, name: str, envs: ReplayVectorEnv) -> ReplayedSet:
+def _make_staged(config: Replay, name: str) -> StagedReplayVectorEnv:
+    return StagedReplayVectorEnv(
+        num_envs=len(load_recording(name).texts),
+        recording=name,
+        drafts=config.drafts,
+        stages=config.stages,
+        costs=_costs(config),
+        max_new_tokens=config.max_new_tokens,
+        capacity=config.capacity,
+    )
+
+
+def _costs(config: Replay) -> str:
+    """With stages, the formula for all policies."""
+    by_formula = not config.drafts or config.costs.startswith("analytic")
+    return config.costs if by_formula else f"analytic:{config.costs}"
+
+
+def _run(
+    config: Replay, name: str, envs: ReplayVectorEnv, staged: StagedReplayVectorEnv | None
+) -> ReplayedSet:
     best = envs.bank.names[solve(envs.tables).best_static]
     best = best if best in (REFERENCE, HYDRA) else f"static:{best}"
     default = [HYDRA] if HYDRA in envs.bank.names else []
     specs = dict.fromkeys((REFERENCE, *default, best, *config.policies, ORACLE))
-    policies = {spec: make_named_policy(spec, envs) for spec in specs}
+    in_stages = {spec for spec in specs if policy_env_id(spec) == StagedThreshold.env_id}
+    if in_stages and staged is None:
+        raise ValueError(f"{', '.join(sorted(in_stages))}: staged policies need drafts; name --drafts")
+    where: dict[str, LockstepReplay] = {
+        spec: staged if staged is not None and spec in in_stages else envs for spec in specs
+    }
+    policies = {spec: make_named_policy(spec, own) for spec, own in where.items()}
+    if staged is not None:
+        plans = solve_staged(staged)
+        policies[STAGED_ORACLE] = Script([plans.schedule(text) for text in range(len(staged.prompts))])
+        where[STAGED_ORACLE] = staged
     replayed: dict[str, Replayed] = {}
     for spec, policy in policies.items():
         try:
-            replayed[spec] = replay_texts(envs, policy, [text.prompt_id for text in envs.prompts])
+            replayed[spec] = replay_texts(where[spec], policy, [text.prompt_id for text in envs.prompts])
         except Exception as error:
             raise RuntimeError(f"policy {spec!r} failed on the recording {name!r}") from error
     episodes = {spec: own.episodes for spec, own in replayed.items()}
@@ -151,15 +206,19 @@ def _run(config: Replay, name: str, envs: ReplayVectorEnv) -> ReplayedSet:
         spec: ([episode.tokens for episode in own], [episode.seconds for episode in own])
         for spec, own in episodes.items()
     }
-    rows = [
-        ReplayRow(
-            dataclasses.replace(summary, policy_microseconds=1e6 * replayed[summary.policy].policy_seconds),
-            throughput_ratio(
-                *columns[ORACLE], *columns[summary.policy], config.bootstrap_samples, config.seed
-            ),
+    seconds = {spec: sum(own) for spec, (_, own) in columns.items()}
+    rows = []
+    for summary in summarise(episodes, best, config.bootstrap_samples, config.seed):
+        spec = summary.policy
+        oracle = ORACLE if where[spec] is envs else STAGED_ORACLE
+        most = seconds[best] - seconds[oracle]
+        rows.append(
+            ReplayRow(
+                dataclasses.replace(summary, policy_microseconds=1e6 * replayed[spec].policy_seconds),
+                throughput_ratio(*columns[oracle], *columns[spec], config.bootstrap_samples, config.seed),
+                (seconds[best] - seconds[spec]) / most if most > 0 else None,
+            )
         )
-        for summary in summarise(episodes, best, config.bootstrap_samples, config.seed)
-    ]
     return ReplayedSet(best, envs.tables.recording.approximate, rows)
 
 

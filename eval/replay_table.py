@@ -17,12 +17,17 @@ HYDRA = "hydra-default"
 ORACLE = "oracle"
 """The policy that knows every future acceptance."""
 
+STAGED_ORACLE = "staged-oracle"
+"""The same for policies that decide after every drafted depth."""
+
+_ORACLES = (ORACLE, STAGED_ORACLE)
 _LABEL_WIDTH = 21
 
 LEGEND = (
     f"seconds are replayed, without the policy's own time; ρ: × {REFERENCE}; best static: the tree that is "
-    "fastest alone on these very texts; regret: time ÷ the oracle's; [low, high]: paired bootstrap over "
-    "prompts, 95 %; µs: the policy's own time of a decision, all texts in one batch"
+    "fastest alone on these very texts; regret: time ÷ the oracle's, for staged policies the staged one's; "
+    "gap: share of the time from best static to that oracle that is saved; [low, high]: paired bootstrap "
+    "over prompts, 95 %; µs: the policy's own time of a decision, all texts in one batch"
 )
 """What the columns mean; said once below all tables."""
 
@@ -34,11 +39,14 @@ class ReplayRow:
     Attributes:
         summary: As live; ``versus_baseline`` is the ratio to the best static tree, ``policy_microseconds``
             the time of a decision in a batch of all texts, and no seconds have the policy's own in them.
-        regret: Its time over the oracle's.
+        regret: Its time over the oracle's; a staged policy's over that of the staged oracle.
+        gap: Share of the time between the best static tree and that oracle that it saves; ``None`` when there
+            is nothing between them.
     """
 
     summary: PolicySummary
     regret: Ratio
+    gap: float | None
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,14 @@ def replay_table(name: str, replayed: ReplayedSet) -> Table:
         replayed: Its rows, at least one.
 
     Returns:
-        A rich table; the row with the highest throughput besides the oracle's is bold and starred.
+        A rich table; the row with the highest throughput besides the oracles' is bold and starred.
     """
     summaries = [row.summary for row in replayed.rows]
     table = _table(f"{_title(name, replayed)}: {summaries[0].prompts} recorded texts")
     table.add_column("policy", no_wrap=True)
-    for header in ("tok/s", "ρ", "τ", "× best static", "regret", "switch", "µs"):
+    for header in ("tok/s", "ρ", "τ", "× best static", "regret", "gap", "µs"):
         table.add_column(header, justify="right", no_wrap=True)
-    best = max((s for s in summaries if s.policy != ORACLE), key=lambda s: s.tokens_per_second)
+    best = max((s for s in summaries if s.policy not in _ORACLES), key=lambda s: s.tokens_per_second)
     for row in replayed.rows:
         own = row.summary
         label = escape(fold_spec(own.policy, _LABEL_WIDTH)).replace("\n", "\n  ")
@@ -86,23 +94,25 @@ def replay_table(name: str, replayed: ReplayedSet) -> Table:
             f"{own.tau:.2f}",
             ratio_cell(own.versus_baseline),
             ratio_cell(row.regret),
-            f"{own.switch_rate:.0%}",
-            "–" if own.policy == ORACLE else f"{own.policy_microseconds:.1f}",
+            "–" if row.gap is None else f"{row.gap:.0%}",
+            "–" if own.policy in _ORACLES else f"{own.policy_microseconds:.1f}",
             style="bold green" if own is best else None,
         )
     return table
 
 
 def headroom_table(sets: Mapping[str, ReplayedSet]) -> Table:
-    """Build the table of what there is to win: best schedule, best single tree and Hydra's tree, tok/s.
+    """Build the table of what there is to win: best schedules, best single tree and Hydra's tree, tok/s.
 
     Args:
-        sets: Results by recording, the oracle's among them; Hydra's tree may be missing.
+        sets: Results by recording, the oracle's among them; Hydra's tree may be missing, and without the
+            staged oracle there is no column for it.
     """
     table = _table("headroom")
     table.add_column("recording", overflow="fold")
     headers = ("oracle\ntok/s", "best static\ntok/s", "hydra-default\ntok/s", "oracle ÷\nbest static")
-    for header in (*headers, "oracle ÷\nhydra-default"):
+    staged = ("staged oracle\n÷ best static",) if any(own.row(STAGED_ORACLE) for own in sets.values()) else ()
+    for header in (*headers, "oracle ÷\nhydra-default", *staged):
         table.add_column(header, justify="right", no_wrap=True)
     for name, replayed in sets.items():
         oracle, best, hydra = (replayed.row(policy) for policy in (ORACLE, replayed.best_static, HYDRA))
@@ -115,6 +125,7 @@ def headroom_table(sets: Mapping[str, ReplayedSet]) -> Table:
             f"{hydra.summary.tokens_per_second:.1f}" if hydra else "–",
             ratio_cell(best.regret),
             ratio_cell(hydra.regret) if hydra else "–",
+            *(ratio_cell(own.summary.versus_baseline) for own in [replayed.row(STAGED_ORACLE)] if own),
         )
     return table
 

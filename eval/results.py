@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import full_disk_named, write_text_atomically
 from eval.interleave import Run
 from eval.resume import continued_manifest, keep_finished, stored_part
 from eval.stored import StoredRun
@@ -80,8 +80,11 @@ class ResultFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close them."""
-        self._steps.close()
-        self._episodes.close()
+        with full_disk_named(self.path):
+            try:
+                self._steps.close()
+            finally:
+                self._episodes.close()
 
     def add(self, prompts: str, run: Run) -> None:
         """Append one episode.
@@ -89,6 +92,9 @@ class ResultFolder:
         Args:
             prompts: Name of the prompt set.
             run: The episode.
+
+        Raises:
+            OSError: When the disk is full; what came before is kept, and can be resumed.
         """
         episode = run.episode
         # It is of the texts before this one.
@@ -99,8 +105,6 @@ class ResultFolder:
             which | {"step": i} | vars(step) | vars(detail)
             for i, (step, detail) in enumerate(zip(episode.steps, details, strict=True))
         ]
-        self._steps.write("".join(json.dumps(line) + "\n" for line in lines))
-        self._steps.flush()
         whole = {
             "seed": run.seed,
             "steps": len(episode.steps),
@@ -111,8 +115,11 @@ class ResultFolder:
             "finish_reason": episode.finish_reason,
             "text": episode.text,
         }
-        self._episodes.write(json.dumps(which | whole) + "\n")
-        self._episodes.flush()
+        with full_disk_named(self.path):
+            self._steps.write("".join(json.dumps(line) + "\n" for line in lines))
+            self._steps.flush()
+            self._episodes.write(json.dumps(which | whole) + "\n")
+            self._episodes.flush()
 
     def write_json(self, name: str, document: Any) -> None:
         """Write one of the JSON files, atomically."""

@@ -31,6 +31,7 @@ BUILT_IN = {
     "oracle": "policies.oracle:Oracle",
     "prompt-lookup": "policies.lookup:PromptLookup",
     "random": "policies.random:Random",
+    "staged-learned": "policies.staged_learned:StagedLearned",
     "staged-threshold": "policies.staged:StagedThreshold",
     "static": "policies.static:Static",
     "threshold": "policies.threshold:Threshold",

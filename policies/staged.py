@@ -65,6 +65,7 @@ class StagedThreshold(SchedulerPolicy):
         self._stage, self._context = self.feature("stage"), self.feature("context_fraction")
         self._depth, self._capacity = stages.depth, unwrapped.capacity
         self._legal = stages.masks[:, 1:]
+        self._legal_budgets = self._legal.sum(axis=1).tolist()
         options: dict[str, Any] = {"thresholds": tuple(self._thresholds.tolist())}
         self._nodes = None if nodes is None else whole_number("nodes", nodes, 0)
         if self._nodes is not None:
@@ -114,6 +115,39 @@ class StagedThreshold(SchedulerPolicy):
         after = memory[0] + tokens[rows, best], spent + seconds[rows, best]
         kept = tuple(np.where(deeper, old, new) for old, new in zip(memory, after, strict=True))
         return np.where(deeper, DEEPER, 1 + best), kept
+
+    def predict(
+        self,
+        observation: npt.NDArray[Any],
+        state: Memory | None = None,
+        episode_start: npt.NDArray[Any] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[npt.NDArray[np.int64], Memory | None]:
+        """Choose actions as the base class does; for one observation in plain floats, which is faster."""
+        if observation.shape != (len(self.feature_names),):
+            return super().predict(observation, state, episode_start, deterministic)
+        action, memory = self._decide(observation.tolist(), self._resume(1, state, episode_start))
+        return np.array(action), memory or None
+
+    def _decide(self, seen: list[float], memory: Memory) -> tuple[int, Memory]:
+        """:meth:`act` for one environment."""
+        drafted = round(seen[self._stage] * self._depth)
+        if drafted < self._depth and seen[self._scores[drafted]] >= self._thresholds[drafted]:
+            return DEEPER, memory
+        if self._nodes is not None:
+            return 1 + int(self._fixed[drafted]), memory
+        seconds = self._seconds[round(seen[self._context] * self._capacity)].tolist()
+        # Of the budgets, which rise, the first so many are legal.
+        tokens = [1.0, *(1 + seen[value] for value in self._values)][: self._legal_budgets[drafted]]
+        rate = self._rate
+        if rate is None:
+            before = memory[0].item()
+            spent = memory[1].item() + drafted * self._costs.draft_seconds
+            rate = max((before + t) / (spent + s) for t, s in zip(tokens, seconds, strict=False))
+        best = max(range(len(tokens)), key=lambda k: tokens[k] - rate * seconds[k])
+        if self._rate is None:
+            memory = np.array([before + tokens[best]]), np.array([spent + seconds[best]])
+        return 1 + best, memory
 
     @property
     def _fixes(self) -> bool:

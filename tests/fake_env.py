@@ -26,6 +26,7 @@ NOT_FOR_FAKES = {
     "learned",
     "oracle",
     "prompt-lookup",
+    "staged-learned",
     "staged-threshold",
     "value",
 }

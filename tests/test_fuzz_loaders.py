@@ -15,11 +15,14 @@ import torch
 
 from entmtp_env.decoding import Backbone, load_heads, save_heads
 from entmtp_env.decoding.checkpoint import heads_fingerprint, read_manifest
+from entmtp_env.decoding.node_table import NodeTable
 from entmtp_env.decoding.published import load_published
+from entmtp_env.decoding.stages import Stages
 from entmtp_env.prompts import load_prompts
 from entmtp_env.replay.cost_table import CostTable
 from entmtp_env.replay.env import ReplayEnv
 from entmtp_env.replay.recording import Recording
+from entmtp_env.replay.staged_drafts import StagedDrafts
 from entmtp_env.trees import DraftTree, TopologyBank, default_bank
 from eval.stored import load_results
 from policies import PolicyFile, make_policy
@@ -30,7 +33,9 @@ from tests.fake_env import FakeEnv
 from tests.policies.test_network import make_network
 from tests.published import hydra_state, medusa_state, save_hydra, save_medusa, vicuna
 from tests.recordings import BANK, COSTS, random_recording
+from tests.staged import STAGES, random_drafts
 from tests.tiny import tiny_backbone, tiny_heads
+from train.texts import read_texts
 
 pytestmark = pytest.mark.slow
 COUNT = 250
@@ -92,6 +97,33 @@ def load_recording(folder):
         observation, _, terminated, truncated, _ = env.step(len(bank) - 1)
         done = terminated or truncated
     return recording.fingerprint, recording.manifest
+
+
+def load_stages_file(folder):
+    stages = Stages.load(folder / "stages.json")
+    table = NodeTable(stages)
+    table.add(np.full(stages.shape.widths[0], 0.5, np.float32), np.zeros(stages.shape.expand[0], np.uint16))
+    assert stages.settle(len(stages) - 1, 0) < len(stages)
+    return stages
+
+
+def save_staged_drafts(folder):
+    rng = np.random.default_rng(0)
+    recording = random_recording(rng)
+    random_drafts(rng, recording).save(folder / "drafts.npz")
+
+
+def load_staged_drafts(folder):
+    drafts = StagedDrafts.load(folder / "drafts.npz")
+    recording = random_recording(np.random.default_rng(0))
+    found = drafts.of(recording).true_nodes(recording.ranks)
+    assert ((found >= -1) & (found <= drafts.shape.nodes)).all()
+    return drafts.identity, drafts.shape, drafts.prompt_ids, drafts.values.tobytes()
+
+
+def save_training_texts(folder):
+    lines = [fuzzing.dumps({"p": [1, i, 7], "g": [3, 4, i, 2], "id": f"q{i}"}) for i in range(6)]
+    (folder / "texts.jsonl").write_bytes(b"\n".join(lines))
 
 
 def load_own_heads(folder):
@@ -180,6 +212,11 @@ LOADERS = {
         load_costs,
         lambda name, data, random, scratch: fuzzing.distort_cost_table(data, random),
         checksum=True,
+    ),
+    "stages": Loader(lambda folder: STAGES.save(folder / "stages.json"), load_stages_file, by_suffix),
+    "staged drafts": Loader(save_staged_drafts, load_staged_drafts, sealed, checksum=True),
+    "training texts": Loader(
+        save_training_texts, lambda folder: read_texts(folder / "texts.jsonl"), by_suffix
     ),
     "policy": Loader(
         lambda folder: PolicyFile.of(make_policy("threshold", ENV), {"n": 3}).save(folder / "p.json"),

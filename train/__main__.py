@@ -18,6 +18,7 @@ from train.heads import HeadsTraining, train_heads
 from train.publish import Publish, publish
 from train.record import Record, record
 from train.rl import SchedulerTraining, train_scheduler
+from train.staged import StagedTraining, train_staged
 from train.stages import StagesCommand, make_stages
 from train.trees import Trees, search_trees
 from train.value import ValueTraining, train_value
@@ -27,6 +28,7 @@ _COMMANDS: dict[type[Any], Callable[[Any], object]] = {
     Distill: distill,
     Publish: publish,
     StagesCommand: make_stages,
+    StagedTraining: train_staged,
     HeadsTraining: train_heads,
     Trees: search_trees,
     Bank: choose_bank,

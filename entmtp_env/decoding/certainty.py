@@ -25,6 +25,15 @@ def certainty(logits: Tensor) -> tuple[Tensor, Tensor]:
     return 1 / total, entropy / math.log(max(2, logits.shape[-1]))
 
 
+def certainty_of(logits: Tensor) -> tuple[float, float]:
+    """:func:`certainty` of one distribution, ``(V,)``, on the host: the fewest kernels, and one transfer."""
+    below_top = logits.float()
+    below_top = below_top - below_top.amax()
+    odds = below_top.exp()
+    total, weighted = torch.stack((odds.sum(), torch.dot(odds, below_top))).tolist()
+    return 1 / total, (math.log(total) - weighted / total) / math.log(max(2, len(logits)))
+
+
 def most_likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The tokens with the greatest logits, best first, and their probabilities, both ``(..., count)``."""
     # Distinct logits may share a probability, so the order is that of the logits.

@@ -20,20 +20,13 @@ class Level:
         parents: The expanded nodes (the root is the empty path).
         logits: Over the draft vocabulary, float32, ``(len(parents), vocabulary of the depth)``.
         probabilities: Their softmax.
+        top: The greatest logit of each node, ``(len(parents),)``.
     """
 
     parents: tuple[Path, ...]
     logits: Tensor
     probabilities: Tensor
-
-    def certainty(self, parent: Path) -> Tensor:
-        """Probability of a node's best child, and entropy of its children divided by ln V′, ``(2,)``."""
-        row = self.parents.index(parent)
-        logits, p = self.logits[row], self.probabilities[row]
-        top = p.amax()
-        # ln Σ exp(logits), by the top token.
-        entropy = logits.amax() - top.log() - torch.dot(p, logits)
-        return torch.stack((top, entropy / math.log(max(2, len(p)))))
+    top: Tensor
 
 
 @dataclass(frozen=True)
@@ -69,8 +62,18 @@ class Draft:
         depth = self.tree.greedy_depth
         if not depth:
             return [], []
-        certain = [level.certainty((0,) * above) for above, level in enumerate(self.levels[:depth])]
-        confidence, entropies = torch.stack(certain).T.tolist()
+        chain = [
+            (level, level.parents.index((0,) * above)) for above, level in enumerate(self.levels[:depth])
+        ]
+        expected = [torch.dot(level.probabilities[row], level.logits[row]) for level, row in chain]
+        tops = torch.stack([level.top[row] for level, row in chain])
+        confidences = self.confidence[[self.tree.rows[(0,) * d] - 1 for d in range(1, depth + 1)]]
+        confidence, top, mean = torch.stack((confidences, tops, torch.stack(expected))).tolist()
+        # The greatest logit less the logarithm of its probability is that of the softmax's denominator.
+        entropies = [
+            (x - math.log(p) - m) / math.log(max(2, level.logits.shape[-1]))
+            for p, x, m, (level, _) in zip(confidence, top, mean, chain, strict=True)
+        ]
         return confidence, entropies
 
 
@@ -169,12 +172,12 @@ def draft_tree(
         if step.order is not None:
             logits, probabilities = logits[step.order], probabilities[step.order]
         # By logits: distinct ones may share a probability.
-        best = logits.topk(step.max_children, dim=-1).indices
+        top, best = logits.topk(step.max_children, dim=-1)
         best = best[step.child_parent, step.child_rank]
         level_tokens = heads.vocab_ids[best]
         tokens.append(level_tokens)
         confidence.append(probabilities[step.child_parent, best])
-        levels.append(Level(step.parents, logits, probabilities))
+        levels.append(Level(step.parents, logits, probabilities, top[:, 0]))
         if heads.sequential and depth + 1 < len(plan.levels):
             inputs = torch.cat((inputs[step.child_input], heads.embed(level_tokens)), dim=-1)
     if not tokens:

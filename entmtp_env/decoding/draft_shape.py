@@ -8,6 +8,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+_MAX_NODES = np.iinfo(np.uint16).max
+"""Files keep places as 16 bits."""
+
 
 @dataclass(frozen=True)
 class DraftShape:
@@ -21,7 +24,7 @@ class DraftShape:
         children: How many children each of them gets.
 
     Raises:
-        ValueError: When the two do not describe a draft.
+        ValueError: When the two do not describe a draft, or one of more than 65,535 nodes.
     """
 
     expand: tuple[int, ...]
@@ -40,6 +43,8 @@ class DraftShape:
                 raise ValueError(
                     f"depth {depth} cannot expand {count} nodes: the depth before it has {width}"
                 )
+        if sum(self.widths) > _MAX_NODES:
+            raise ValueError(f"a draft of {sum(self.widths)} nodes is too large, at most {_MAX_NODES}")
 
     @property
     def depth(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from entmtp_env.decoding.acceptance import AcceptanceRule, SampleRule, Verdict
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.decoder import TreeDecoder
-from entmtp_env.decoding.graphs import Capture, CudaCapture, GraphBank, call_directly
+from entmtp_env.decoding.graphs import Capture, CudaCapture, GraphBank, StepGraphs, call_directly
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.session import Step
 from entmtp_env.decoding.static_accept import rule_key
@@ -56,6 +56,7 @@ class GraphDecoder(TreeDecoder):
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(5)] if on_cuda else []
         self._checked: set[DraftTree] = set()
         self._chain = 0  # how deep the last static step drafted the greedy chain
+        self._root_is_finite = False
 
     def start(
         self,
@@ -80,26 +81,47 @@ class GraphDecoder(TreeDecoder):
         if tree not in self._checked:
             self.check_tree(tree)
             self._checked.add(tree)
-        b = self._buffers
-        if self._state is not b.state:  # left by a prefill or an eager step
-            b.load(self.length, self.root, self._state)
+        self._enter()
         graphs = self._graphs.of(tree, self._rule, self.length)
-        begin = self._clock()
+        step = self._replay(graphs, tree.depth, self._clock())
+        if len(tree):
+            self._draft, self._chain = None, tree.greedy_depth
+        return step
+
+    def head_signals(self) -> tuple[list[float], list[float]]:
+        """As :meth:`TreeDecoder.head_signals`."""
+        if self._draft is not None or not self._chain:
+            return super().head_signals()
+        confidence, entropy = self._buffers.signals[:, : self._chain].tolist()
+        return confidence, entropy
+
+    def _enter(self) -> None:
+        """Show the device a state that a prefill or an eager step left."""
+        b = self._buffers
+        if self._state is not b.state:
+            b.load(self.length, self.root, self._state)
+            self._state = b.state
+
+    def _replay(self, graphs: StepGraphs, depth: int, begin: float) -> Step:
+        """Launch a step from draft to commit and read it back.
+
+        Args:
+            graphs: Its pieces.
+            depth: Depth of the deepest tree that it can verify.
+            begin: When it began, by the clock.
+        """
+        b = self._buffers
         if isinstance(self._rule, SampleRule):
-            b.noise.fill(self.length + 1, self.length + 1 + tree.depth)
+            b.noise.fill(self.length + 1, self.length + 1 + depth)
         marks = [self._mark(0)]
         for index, launch in enumerate((graphs.draft, graphs.verify, graphs.accept, graphs.commit), start=1):
             launch()
             marks.append(self._mark(index))
         graphs.advance()
-        count, first_draft_right, *rows = b.result.tolist()
-        following = rows[b.path_rows :]
-        verdict = Verdict(
-            list(range(count)), following[:count], bool(first_draft_right) if len(tree) else None
-        )
-        emitted = self._join(verdict, rows[:count])
-        if len(tree):
-            self._draft, self._chain = None, tree.greedy_depth
+        count, first, *rows = b.result.tolist()
+        tokens, following, finite = (rows[kind * b.path_rows :][:count] for kind in range(3))
+        verdict = Verdict(list(range(count)), following, None if first < 0 else bool(first))
+        emitted = self._join(verdict, tokens, finite)
         seconds = self._clock() - begin
         return Step(
             tokens=emitted,
@@ -113,24 +135,23 @@ class GraphDecoder(TreeDecoder):
             seconds=seconds,
         )
 
-    def head_signals(self) -> tuple[list[float], list[float]]:
-        """As :meth:`TreeDecoder.head_signals`."""
-        if self._draft is not None or not self._chain:
-            return super().head_signals()
-        confidence, entropy = self._buffers.signals[:, : self._chain].tolist()
-        return confidence, entropy
-
-    def _join(self, verdict: Verdict, tokens: list[int]) -> list[int]:
+    def _join(self, verdict: Verdict, tokens: list[int], finite: list[int]) -> list[int]:
         """Take over what the device has committed already; a text that ends here uses none of the rest."""
         emitted, reason = self.cut(verdict, torch.tensor(tokens))
         kept = len(emitted)
         for cache in (self._cache, self._prefix_cache):
             if cache is not None:
                 cache.length += kept
-        self._state = self._buffers.state
         self.root, self.root_logits = verdict.next_tokens[kept - 1], self._buffers.path_logits[kept - 1]
+        self._root_is_finite = bool(finite[kept - 1])
         self._append(emitted, reason)
+        self._root_is_finite = False
         return emitted
+
+    def _check_root(self, tokens: int) -> None:
+        # What was read back with the step need not be asked of the device again.
+        if not self._root_is_finite:
+            super()._check_root(tokens)
 
     def _mark(self, index: int) -> float:
         """A point in the device's work; on a CPU, which has done all before it, the time."""

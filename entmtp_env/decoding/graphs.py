@@ -1,14 +1,15 @@
-"""Captured graphs of decode steps, by tree and KV bucket.
+"""Captured graphs of decode steps, by what is verified and KV bucket.
 
 A CUDA graph launches the hundreds of kernels of a pass at once, but only for fixed shapes and addresses. So a
 step reads the KV cache up to the end of a bucket of rows, with a mask, and there is a graph per tree and
-bucket; a schedule that switches trees replays other graphs.
+bucket; a schedule that switches trees replays other graphs. Trees that are built anew at every step share
+the graphs of so many rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,6 +19,7 @@ from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.static_accept import rule_key
 from entmtp_env.decoding.static_buffers import StaticBuffers
+from entmtp_env.decoding.static_rows import StaticRows
 from entmtp_env.decoding.static_step import StaticStep
 from entmtp_env.trees import DraftTree
 
@@ -29,7 +31,7 @@ Capture = Callable[[Launch], Launch]
 class CudaCapture:
     """Captures functions as CUDA graphs that share one memory pool.
 
-    Graphs of a pool may overwrite each other's intermediate results. Nothing of a :class:`StaticStep`
+    Graphs of a pool may overwrite each other's intermediate results. Nothing of a :class:`StaticRows`
     outlives a replay but its buffers, which lie outside the pool; so the graphs may be replayed in any order,
     one at a time.
 
@@ -66,7 +68,7 @@ class StepGraphs:
     """The pieces of a step, to be launched in this order.
 
     Attributes:
-        draft: Fills the tokens of the tree.
+        draft: Fills the tokens of the tree, and builds it where it is not known before.
         verify: Runs the base model over them.
         accept: Accepts a path of the tree.
         commit: Keeps it; ``buffers.result`` is then worth reading.
@@ -81,7 +83,7 @@ class StepGraphs:
 
 
 class GraphBank:
-    """The graphs of all trees, captured at their first use.
+    """The graphs of all steps, captured at their first use.
 
     Args:
         backbone: The base model.
@@ -109,8 +111,8 @@ class GraphBank:
             raise ValueError(f"bucket_rows must be at least 1, got {bucket_rows}")
         self._backbone, self._heads, self._buffers = backbone, heads, buffers
         self._capacity, self._bucket_rows, self._capture = capacity, bucket_rows, capture
-        self._trees: dict[DraftTree, _TreeGraphs] = {}
-        self._advance: Launch | None = None
+        self._trees: dict[DraftTree, StaticStep] = {}
+        self._captured: dict[Hashable, Launch] = {}
 
     def bucket(self, rows: int) -> int:
         """The smallest bucket that holds so many KV rows.
@@ -124,37 +126,39 @@ class GraphBank:
             )
         return min(self._capacity, -(-rows // self._bucket_rows) * self._bucket_rows)
 
+    def once(self, function: Launch, *key: Hashable) -> Launch:
+        """The graph of a function on fixed buffers, captured now where this is its first use.
+
+        Args:
+            function: What to capture; running it twice is running it once.
+            key: What tells it apart from others.
+        """
+        if key not in self._captured:
+            self._captured[key] = self._capture(function)
+        return self._captured[key]
+
     def of(self, tree: DraftTree, rule: AcceptanceRule, length: int) -> StepGraphs:
+        """The graphs of a tree's step, see :meth:`pieces`."""
+        if tree not in self._trees:
+            self._trees[tree] = StaticStep(self._backbone, self._heads, self._buffers, tree)
+        return self.pieces(self._trees[tree], rule, length)
+
+    def pieces(self, step: StaticRows, rule: AcceptanceRule, length: int) -> StepGraphs:
         """The graphs of a step, captured now where this is their first use; the buffers' state is kept.
 
         Args:
-            tree: The tree.
+            step: The step.
             rule: Acceptance rule; it must have a :func:`~entmtp_env.decoding.static_accept.rule_key`.
             length: Committed tokens when the step begins.
 
         Raises:
-            ValueError: When the tree does not fit behind them.
+            ValueError: When its rows do not fit behind them.
         """
-        bucket = self.bucket(length + 1 + len(tree))
-        if self._advance is None:
-            self._advance = self._capture(self._buffers.advance)
-        own = self._trees.get(tree)
-        if own is None:
-            step = StaticStep(self._backbone, self._heads, self._buffers, tree)
-            own = self._trees[tree] = _TreeGraphs(step, self._capture(step.draft))
-        if bucket not in own.verify:
-            own.verify[bucket] = self._capture(partial(own.step.verify, bucket))
-            own.commit[bucket] = self._capture(partial(own.step.commit, bucket))
-        key = rule_key(rule)
-        if key not in own.accept:
-            own.accept[key] = self._capture(partial(own.step.accept, rule))
-        return StepGraphs(own.draft, own.verify[bucket], own.accept[key], own.commit[bucket], self._advance)
-
-
-@dataclass(frozen=True)
-class _TreeGraphs:
-    step: StaticStep
-    draft: Launch
-    verify: dict[int, Launch] = field(default_factory=dict)
-    commit: dict[int, Launch] = field(default_factory=dict)
-    accept: dict[tuple[str | float, ...] | None, Launch] = field(default_factory=dict)
+        bucket = self.bucket(length + step.rows)
+        return StepGraphs(
+            advance=self.once(self._buffers.advance, "advance"),
+            draft=self.once(step.draft, step, "draft"),
+            verify=self.once(partial(step.verify, bucket), step, "verify", bucket),
+            commit=self.once(partial(step.commit, bucket), step, "commit", bucket),
+            accept=self.once(partial(step.accept, rule), step, "accept", rule_key(rule)),
+        )

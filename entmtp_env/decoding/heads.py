@@ -157,6 +157,7 @@ class DraftHeads(nn.Module):
         else:
             self.norms.extend(nn.RMSNorm(width, config.rms_norm_eps) for _ in depths)
         self._embedding: Tensor | None = None
+        self._scale: Tensor | None = None
         self._tied_lm_heads: dict[int, PackedLinear] = {}
         self.packed = False
 
@@ -188,10 +189,9 @@ class DraftHeads(nn.Module):
                 f"the base model {c.head_dim}; use the heads trained for this model (python -m train heads)"
             )
         self.to(backbone.device, backbone.dtype)
-        if self.config.published:
-            self._embedding = backbone.embedding
-        else:
-            self._embedding = scaled_embedding(backbone)
+        self._embedding = backbone.embedding
+        if not self.config.published:
+            self._scale = embedding_scale(backbone)
             sizes = {self.config.vocab_size(depth) for depth in range(1, self.config.depth + 1)}
             self._tied_lm_heads = {
                 n: PackedLinear(backbone.lm_head_weight[self.vocab_ids[:n]]) for n in sizes
@@ -208,7 +208,8 @@ class DraftHeads(nn.Module):
     def embed(self, tokens: Tensor) -> Tensor:
         """Head inputs ``(..., hidden_size)`` of base token ids of any shape."""
         assert self._embedding is not None, "attach the heads to a backbone first"
-        return self._embedding[tokens]
+        embedded = self._embedding[tokens]
+        return embedded if self._scale is None else embedded * self._scale
 
     def output(self, depth: int, inputs: Tensor) -> Tensor:
         """What head ``depth`` gives to the LM head.
@@ -240,11 +241,11 @@ class DraftHeads(nn.Module):
         return self._tied_lm_heads[self.config.vocab_size(depth)](output)
 
 
-def scaled_embedding(backbone: Backbone) -> Tensor:
-    """The base's embeddings brought to the scale of its hidden states, ``(vocab_size, hidden_size)``.
+def embedding_scale(backbone: Backbone) -> Tensor:
+    """What brings the base's embeddings to the scale of its hidden states, a scalar.
 
     Heads read both side by side; token embeddings are often an order of magnitude smaller.
     """
     hidden_rms = backbone.final_norm.weight.float().pow(2).mean().sqrt()
     embedding_rms = backbone.embedding.float().pow(2).mean().sqrt()
-    return backbone.embedding * (hidden_rms / embedding_rms).to(backbone.dtype)
+    return (hidden_rms / embedding_rms).to(backbone.dtype)

@@ -32,7 +32,9 @@ class KVCache:
     ) -> None:
         self.capacity = capacity
         self.length = 0
-        self._data = torch.zeros(num_layers, 2, num_kv_heads, capacity, head_dim, dtype=dtype, device=device)
+        data = torch.empty(num_layers, 2, num_kv_heads, capacity, head_dim, dtype=dtype, device=device)
+        # Written once here, or the system would hand out its pages in the middle of steps.
+        self._data = data.zero_()
 
     def require(self, rows: int) -> None:
         """Check that ``rows`` more rows fit.

@@ -10,6 +10,10 @@ from entmtp_env.decoding.rms_norm import InferenceRMSNorm
 
 # Rows the packed layout is tuned for: a typical verify pass. Any number of rows gives the same result.
 _PACK_ROWS = 16
+# oneDNN builds and keeps a kernel of half a megabyte for each number of rows. Up to so many, those of trees,
+# each has its own; more go in blocks of a few sizes, or every length of a prompt would stay in memory.
+_OWN_ROWS = 64
+_BLOCK_ROWS = 256
 
 
 class PackedLinear(nn.Module):
@@ -37,15 +41,37 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x`` of shape ``(..., in)`` to ``(..., out)``."""
-        if self.packed:
+        if not self.packed:
+            return F.linear(x, self.weight, self.bias)
+        if x.numel() <= _OWN_ROWS * x.shape[-1]:
             return self._map(x, self.weight, self.bias, "none", [], "")
-        return F.linear(x, self.weight, self.bias)
+        return self._in_blocks(x, None)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """``residual + y`` of ``x`` of shape ``(..., in)``, in one kernel where there is one."""
-        if self.packed:
+        if not self.packed:
+            return residual + F.linear(x, self.weight, self.bias)
+        if x.numel() <= _OWN_ROWS * x.shape[-1]:
             return self._map_and_add(x, residual, self.weight, self.bias, "add")
-        return residual + F.linear(x, self.weight, self.bias)
+        return self._in_blocks(x, residual)
+
+    def _in_blocks(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        added = None if residual is None else residual.reshape(len(rows), -1)
+        mapped = []
+        for begin in range(0, len(rows), _BLOCK_ROWS):
+            block = rows[begin : begin + _BLOCK_ROWS]
+            count = len(block)
+            padding = (0, 0, 0, -count % _PACK_ROWS)
+            block = F.pad(block, padding)
+            if added is None:
+                y = self._map(block, self.weight, self.bias, "none", [], "")
+            else:
+                own = F.pad(added[begin : begin + _BLOCK_ROWS], padding)
+                y = self._map_and_add(block, own, self.weight, self.bias, "add")
+            mapped.append(y[:count])
+        y = torch.cat(mapped) if len(mapped) > 1 else mapped[0]
+        return y.view(*x.shape[:-1], -1)
 
 
 def pack_for_inference(module: nn.Module) -> None:

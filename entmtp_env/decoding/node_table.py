@@ -101,16 +101,24 @@ class NodeTable:
         """Path values of all drafted nodes, the highest first."""
         return self.values[self._order]
 
+    def require(self, count: int) -> None:
+        """Check that so many nodes are drafted.
+
+        Raises:
+            ValueError: When they are not.
+        """
+        if not 0 <= count <= len(self._order):
+            raise ValueError(
+                f"{count} nodes asked for, {len(self._order)} drafted; draft another depth first"
+            )
+
     def best(self, count: int) -> BuiltTree:
         """The tree of the drafted nodes with the highest path values.
 
         Raises:
             ValueError: When fewer are drafted.
         """
-        if not 0 <= count <= len(self._order):
-            raise ValueError(
-                f"{count} nodes asked for, {len(self._order)} drafted; draft another depth first"
-            )
+        self.require(count)
         nodes = np.zeros(count + 1, dtype=np.int64)
         nodes[1:] = self._order[:count]
         nodes.sort()

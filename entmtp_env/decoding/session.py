@@ -13,7 +13,7 @@ from torch import Tensor
 
 from entmtp_env.decoding.acceptance import AcceptanceRule, GreedyRule, Verdict
 from entmtp_env.decoding.backbone import Backbone
-from entmtp_env.decoding.certainty import certainty
+from entmtp_env.decoding.certainty import certainty_of
 from entmtp_env.trees import DraftTree
 
 
@@ -197,8 +197,7 @@ class Session:
 
     def base_signals(self) -> tuple[float, float]:
         """Top-1 probability of the root's distribution, and its entropy divided by ln V."""
-        top, entropy = certainty(self.root_logits)
-        return float(top), float(entropy)
+        return certainty_of(self.root_logits)
 
     def _verify(self, tree: DraftTree, drafts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One pass of the base over root and drafts ``(nodes,)``: tokens, hidden states and logits."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -30,9 +28,7 @@ class StagedDecoder(TreeDecoder):
         backbone: The base model.
         heads: Draft heads attached to it.
         stages: What may be drafted and verified.
-        capacity: KV rows of the session: prompt, text and the largest budget must fit.
-        eos_token_ids: Tokens that end a text.
-        clock: Seconds of a monotonic clock; tests inject their own.
+        settings: Of :class:`TreeDecoder`, but ``max_nodes``: it is the largest budget.
 
     Raises:
         ValueError: When the heads cannot draft so deep or so wide.
@@ -46,16 +42,7 @@ class StagedDecoder(TreeDecoder):
         ...     decoder.verify_best(8)
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        heads: DraftHeads,
-        stages: Stages,
-        *,
-        capacity: int = 2048,
-        eos_token_ids: frozenset[int] = frozenset(),
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, backbone: Backbone, heads: DraftHeads, stages: Stages, **settings: Any) -> None:
         config, shape = heads.config, stages.shape
         if shape.depth > config.depth:
             raise ValueError(
@@ -67,20 +54,17 @@ class StagedDecoder(TreeDecoder):
                     f"the stages {stages.name!r} ask for {children} children at depth {depth}, but only "
                     f"{config.vocab_size(depth)} tokens can be drafted there"
                 )
-        super().__init__(
-            backbone,
-            heads,
-            capacity=capacity,
-            eos_token_ids=eos_token_ids,
-            max_nodes=stages.max_nodes,
-            clock=clock,
-        )
+        super().__init__(backbone, heads, max_nodes=stages.max_nodes, **settings)
         self.stages, self.table = stages, NodeTable(stages)
-        self.built: BuiltTree = self.table.best(0)
-        """The tree that was verified last."""
+        self._built = self.table.best(0)
         self._stage: Stage | None = None
         self._tokens = torch.zeros(shape.nodes + 1, dtype=torch.int64, device=backbone.device)
         self._staged_seconds = 0.0
+
+    @property
+    def built(self) -> BuiltTree:
+        """The tree that was verified last."""
+        return self._built
 
     @torch.inference_mode()
     def deepen(self) -> float:
@@ -96,20 +80,14 @@ class StagedDecoder(TreeDecoder):
         if self.table.depth == self.stages.depth:
             raise RuntimeError(f"all {self.stages.depth} depths are drafted; verify some nodes now")
         begin = self._now()
-        shape, last = self.stages.shape, self._stage
-        if last is None:
-            root = torch.tensor([self.root], device=self.backbone.device)
-            stage = first_stage(self.heads, shape, self._state[None], root)
-        else:
-            stage = next_stage(self.heads, shape, last)
-        start, end = shape.starts[stage.depth : stage.depth + 2]
-        self._tokens[start:end] = stage.tokens[0]
+        stage = self._draft_stage()
         if self.backbone.device.type == "cpu":
             self.table.add(stage.values[0].numpy(), stage.expanded[0].numpy())
         else:
             # One transfer, hence one synchronisation; places are small enough for float32.
             both = torch.cat((stage.values[0], stage.expanded[0].float())).cpu().numpy()
-            self.table.add(both[: end - start], both[end - start :])
+            width = stage.values.shape[1]
+            self.table.add(both[:width], both[width:])
         self._stage = stage
         seconds = self._now() - begin
         self._staged_seconds += seconds
@@ -129,17 +107,33 @@ class StagedDecoder(TreeDecoder):
             RuntimeError: When the text has ended or none was started.
             ValueError: When fewer nodes are drafted, or the decoder was made for fewer.
         """
-        self._check_running()
-        if nodes > self.max_nodes:
-            raise ValueError(f"{nodes} nodes asked for; the largest budget is {self.max_nodes}")
+        self._check_best(nodes)
         begin = self._now()
         drafting = self._staged_seconds
         tree = self.table.best(nodes)
         # The rules read nothing of a tree but the tables that this one has, too.
         as_tree = cast(DraftTree, tree)
         step = self._conclude(as_tree, self._verify_built(tree), begin, drafting)
-        self.built = tree
+        self._built = tree
         return step
+
+    def _check_best(self, nodes: int) -> None:
+        self._check_running()
+        if nodes > self.max_nodes:
+            raise ValueError(f"{nodes} nodes asked for; the largest budget is {self.max_nodes}")
+        self.table.require(nodes)
+
+    def _draft_stage(self) -> Stage:
+        """Draft the next depth."""
+        shape, last = self.stages.shape, self._stage
+        if last is None:
+            root = torch.tensor([self.root], device=self.backbone.device)
+            stage = first_stage(self.heads, shape, self._state[None], root)
+        else:
+            stage = next_stage(self.heads, shape, last)
+        start, end = shape.starts[stage.depth : stage.depth + 2]
+        self._tokens[start:end] = stage.tokens[0]
+        return stage
 
     def _verify_built(self, tree: BuiltTree) -> tuple[Tensor, Tensor, Tensor]:
         device = self.backbone.device
@@ -153,6 +147,9 @@ class StagedDecoder(TreeDecoder):
 
     def _keep(self, hidden: Tensor, rows: list[int], root_logits: Tensor) -> None:
         super()._keep(hidden, rows, root_logits)
-        # There is another root now.
+        self._clear_draft()
+
+    def _clear_draft(self) -> None:
+        """There is another root now."""
         self.table.clear()
         self._stage, self._staged_seconds = None, 0.0

@@ -7,6 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from entmtp_env.decoding.isotonic import Curve, Floats
 from entmtp_env.files import read_json, write_text_atomically
 
 _FORMAT = 1
+_SHIPPED = Path(str(resources.files("entmtp_env"))) / "data" / "stages"
 DEEPER = 0
 """The action that drafts one more depth; action k verifies with the k-th budget."""
 
@@ -130,7 +132,7 @@ class Stages:
             shape = DraftShape(tuple(document["shape"]["expand"]), tuple(document["shape"]["children"]))
             curves = tuple(Curve(tuple(c["inputs"]), tuple(c["outputs"])) for c in document["curves"])
             return cls(str(document["name"]), shape, tuple(document["budgets"]), curves)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path} does not hold stages: {error!r}") from error
 
 
@@ -141,7 +143,11 @@ def default_stages() -> Stages:
 
 
 def load_stages(name_or_path: str) -> Stages:
-    """Stages by name (``"default"``) or from a JSON file.
+    """Stages by name or from a JSON file.
+
+    Args:
+        name_or_path: ``"default"``, the same with path values calibrated for the default model's heads
+            (``"smollm2-staged"``), or a file written by :meth:`Stages.save`.
 
     Raises:
         FileNotFoundError: When it is neither.
@@ -149,8 +155,11 @@ def load_stages(name_or_path: str) -> Stages:
     """
     if name_or_path == "default":
         return default_stages()
-    if not Path(name_or_path).is_file():
+    shipped = {path.stem: path for path in sorted(_SHIPPED.glob("*.json"))}
+    path = shipped.get(name_or_path, Path(name_or_path))
+    if not path.is_file():
         raise FileNotFoundError(
-            f"no stages {name_or_path!r}: expected 'default' or the path of a file written by Stages.save"
+            f"no stages {name_or_path!r}: expected {', '.join(['default', *shipped])} or the path of a file "
+            "written by Stages.save"
         )
-    return Stages.load(name_or_path)
+    return Stages.load(path)

@@ -13,7 +13,7 @@ from entmtp_env.decoding.acceptance import (
     SampleRule,
     TypicalRule,
 )
-from entmtp_env.decoding.static_tables import TreeTables
+from entmtp_env.decoding.static_tables import RowTables
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ def rule_key(rule: AcceptanceRule) -> tuple[str | float, ...] | None:
 
 
 def judge(
-    rule: AcceptanceRule, tables: TreeTables, tokens: Tensor, logits: Tensor, noise: Tensor, length: Tensor
+    rule: AcceptanceRule, tables: RowTables, tokens: Tensor, logits: Tensor, noise: Tensor, length: Tensor
 ) -> StaticVerdict:
     """Accept a path of a verified tree, as ``rule.judge`` does.
 
     Args:
         rule: A rule that has a :func:`rule_key`.
-        tables: Of the tree.
+        tables: Of the rows.
         tokens: Token of each row, ``(rows,)``, root first.
         logits: Verified logits of each row, ``(rows, vocab_size)``.
         noise: Gumbel noise; that of position p is in row p mod its length, ``(window, vocab_size)``.
@@ -61,7 +61,7 @@ def judge(
     chosen = scores.max(-1).indices
     likelihood = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
     stands = tokens == chosen[tables.parents]
-    if isinstance(rule, TypicalRule) and len(tables.tree):
+    if isinstance(rule, TypicalRule) and len(tokens) > 1:
         stands[1:], likelihood[1:] = rule.typical(logits[tables.inner], tables.place, tokens[1:])
     stands[:1].fill_(True)
     # A row is reached when all on its path stand.

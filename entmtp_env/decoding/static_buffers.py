@@ -38,8 +38,9 @@ class StaticBuffers:
         chosen: The token that follows each row when the path ends there, ``(max_nodes + 1,)``.
         path_logits: Logits along the accepted path, ``(depth + 1, vocab_size)``.
         signals: Confidence and entropy (÷ ln V′) along the drafted greedy chain, float32 ``(2, depth)``.
-        result: What the host reads: accepted rows, whether the first draft stands, then per row of the path
-            its token, then per row the token that follows it; int64 ``(2 + 2 * (depth + 1),)``.
+        result: What the host reads: accepted rows, whether the first draft stands (-1: there is none), then
+            of each row of the path its token, the token that follows it, and whether its logits are finite,
+            one kind behind the other; int64 ``(2 + 3 * (depth + 1),)``.
         noise: Gumbel noise of the positions ahead.
     """
 
@@ -69,7 +70,7 @@ class StaticBuffers:
         self.tokens, self.hidden, self.logits = whole(rows), real(rows, width), real(rows, vocab)
         self.path_logits = real(self.path_rows, vocab)
         self.signals = torch.zeros(2, heads.config.depth, device=device)
-        self.result = whole(2 + 2 * self.path_rows)
+        self.result = whole(2 + 3 * self.path_rows)
         self.noise = NoiseRing(self.path_rows, vocab, device)
 
     def load(self, length: int, root: int, state: Tensor) -> None:
@@ -84,6 +85,8 @@ class StaticBuffers:
         """Move on to the next step."""
         self.length.add_(self.accepted)
         self.accepted.zero_()
+        # A row of this tree may be none of the next.
+        self.last.zero_()
         self.root.copy_(self.next_root)
         self.state.copy_(self.next_state)
 

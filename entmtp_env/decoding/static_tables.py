@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +38,33 @@ class Level:
     origin: Tensor
 
 
-class TreeTables:
-    """Tables of one tree; row 0 is the root, row i + 1 node i.
+class RowTables(Protocol):
+    """What tree some rows are; row 0 is the root.
+
+    A row that only pads has depth -1, which no path reaches.
+
+    Attributes:
+        depths: Depth of each row, ``(rows,)``.
+        parents: Parent of each row, ``(rows,)``; the root is its own.
+        sees: Whether row i is row j or below it, ``(rows, rows)``.
+        paths: Row at depth 0, 1, ... on the way to each row, then the row itself again and again,
+            ``(rows, depth + 1)``.
+        inner: Rows that may have children, ``(inner,)``.
+        place: Place of each node's parent among these, ``(rows - 1,)``.
+        in_place: Whether every path's rows are where they belong in a cache, as those of a chain are.
+    """
+
+    depths: Tensor
+    parents: Tensor
+    sees: Tensor
+    paths: Tensor
+    inner: Tensor
+    place: Tensor
+    in_place: bool
+
+
+class TreeTables(RowTables):
+    """Tables of one tree; row i + 1 is node i.
 
     Args:
         tree: The tree.
@@ -47,13 +73,6 @@ class TreeTables:
 
     Attributes:
         tree: The tree.
-        depths: Depth of each row, ``(rows,)``.
-        parents: Parent of each row, ``(rows,)``; the root is its own.
-        sees: Whether row i is row j or below it, ``(rows, rows)``.
-        paths: Row at depth 0, 1, ... on the way to each row, then the row itself again and again,
-            ``(rows, depth + 1)``.
-        inner: Rows that have children, ``(inner,)``.
-        place: Place of each node's parent among these, ``(nodes,)``.
         levels: Depths 1, 2, ...
     """
 
@@ -61,7 +80,7 @@ class TreeTables:
         def table(values: npt.ArrayLike) -> Tensor:
             return torch.from_numpy(np.array(values, dtype=np.int64)).to(device)
 
-        self.tree = tree
+        self.tree, self.in_place = tree, len(tree) == tree.depth
         self.depths, self.parents = table(tree.depths), table(tree.parents)
         self.sees = torch.from_numpy(tree.attends).to(device)
         self.paths = table(

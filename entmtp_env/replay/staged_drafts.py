@@ -160,7 +160,12 @@ class StagedDrafts:
             )
         try:
             shape = DraftShape(*(tuple(header["shape"][key]) for key in ("expand", "children")))
-            return cls(header["identity"], shape, tuple(header["prompt_ids"]), **arrays)
+            made_by, prompt_ids = header["identity"], header["prompt_ids"]
+            if not isinstance(made_by, dict) or made_by.keys() != set(IDENTITY):
+                raise ValueError(f"the identity must have {', '.join(IDENTITY)}")
+            if not isinstance(prompt_ids, list) or not all(isinstance(own, str) for own in prompt_ids):
+                raise ValueError("prompt_ids must be a list of strings")
+            return cls(made_by, shape, tuple(prompt_ids), **arrays)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} holds no valid staged drafts: {error}") from error
 

@@ -124,6 +124,7 @@ class StagedReplayEnv(gymnasium.Env[Observation, int]):
             ValueError: When the prompt id or an option is unknown.
         """
         super().reset(seed=seed)
+        self._running = False
         if seed is not None:
             self._queue.clear()
         self._index, _ = self._queue.draw(self.np_random, options)
@@ -133,6 +134,10 @@ class StagedReplayEnv(gymnasium.Env[Observation, int]):
         self._now = self.signals.at(self._row)
         self._tracker.reset(self.signals.first(self._now))
         return self._tracker.observe(), self._info("", 0, 0.0, 0.0, "")
+
+    def close(self) -> None:
+        """End the text, as in the live environment."""
+        self._running = False
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Replay one decision.

@@ -34,7 +34,7 @@ def test_all_parts_are_measured_printed_and_written(settings, capsys):
     assert settings["out"].with_suffix(".png").stat().st_size > 10_000
     found = document["findings"]
     parts = list(dict.fromkeys(own["part"] for own in found))
-    assert parts == ["memory", "steps", "features", "switch", "generation", "scaling"]
+    assert parts == ["memory", "steps", "features", "staged", "switch", "generation", "scaling"]
     values = {own["name"]: own["value"] for own in found}
     assert len(values) == len(found)
 

@@ -37,6 +37,8 @@ def test_the_floor_grows_with_the_context(table):
     # Two layers and the prefix layer: keys and values of 24 tokens more, 32 numbers each, in float32.
     assert (far - near) * extra["copy_bytes_per_second"] == pytest.approx(24 * 3 * 2 * 32 * 4)
     assert len(extra["switching"]) == len(extra["eager_autoregressive_seconds"]) == 2
+    assert len(extra["staged"]) == 3
+    assert all(len(own) == 2 and min(own) > 0 for own in extra["staged"].values())
 
 
 def test_the_summary_divides_by_the_autoregressive_step(table):
@@ -53,6 +55,8 @@ def test_the_summary_divides_by_the_autoregressive_step(table):
 
     assert numbers("verification of 64 rows") == pytest.approx(table.verify_seconds[k] / step, abs=1e-3)
     assert numbers("its drafting") == pytest.approx(table.draft_seconds[k] / step, abs=1e-3)
+    by_stages = table.manifest["gpu"]["staged"]["decided on the device"]
+    assert numbers("staged step, decided on the device") == pytest.approx(by_stages / step, abs=1e-3)
     floor = np.array(table.manifest["gpu"]["floor_seconds"])
     assert numbers("autoregressive step ÷ floor") == pytest.approx(step / floor, abs=1e-3)
 

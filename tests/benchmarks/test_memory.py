@@ -13,9 +13,9 @@ def test_weights_are_those_of_the_files(tiny_files):
     saved = load_file(tiny_files.heads).values()
     heads = sum(4 * t.numel() for t in saved if t.is_floating_point())
     assert weights == base + heads
-    # The LM head's rows of the draft vocabulary, and the scaled embeddings.
+    # The LM head's rows of the draft vocabulary.
     config = engine.backbone.config
-    assert copies == 4 * config.hidden_size * (engine.heads.config.draft_vocab_size + config.vocab_size)
+    assert copies == 4 * config.hidden_size * engine.heads.config.draft_vocab_size
 
 
 def test_what_is_beyond_weights_and_kv_is_named():

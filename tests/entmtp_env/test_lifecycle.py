@@ -64,7 +64,7 @@ def test_closing_and_dropping_free_the_session_and_not_the_model(make, tiny_file
 def test_an_environment_that_only_a_thread_knows_goes_on(make):
     env = make()
     expected, texts = write(env), []
-    thread = threading.Thread(target=lambda own: texts.extend(write(own) for _ in range(8)), args=(env,))
+    thread = threading.Thread(target=lambda own: texts.extend(write(own) for _ in range(3)), args=(env,))
     session = weakref.ref(env)
     thread.start()
     del env
@@ -73,7 +73,7 @@ def test_an_environment_that_only_a_thread_knows_goes_on(make):
         thread.join(0.05)
     del thread
     gc.collect()
-    assert texts == [expected] * 8
+    assert texts == [expected] * 3
     assert session() is None
 
 

@@ -1,9 +1,12 @@
 import dataclasses
 import json
+import multiprocessing
 import shutil
+import time
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
@@ -176,7 +179,7 @@ class Evil:
 def test_a_pickle_runs_no_code(tmp_path):
     save_vicuna(tmp_path)
     torch.save({"lm_head.weight": Evil(str(tmp_path / "ran"))}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="Weights only load failed"):
+    with pytest.raises(ValueError, match=r"Weights only load failed|Unable to load weights"):
         load_pretrained(str(tmp_path))
     assert not (tmp_path / "ran").exists()
 
@@ -184,6 +187,8 @@ def test_a_pickle_runs_no_code(tmp_path):
 def test_the_tokenizer_of_a_sentencepiece_model_prompts_a_vicuna_as_published(tmp_path):
     """Vicuna has a tokenizer.model alone: ids in its template equal those of the authors' plain text."""
     pytest.importorskip("sentencepiece")
+    if transformers.__version__.startswith("4."):
+        pytest.skip("transformers 4 reads the text of a template with one more space after <s>")
     folder = tmp_path / "vicuna-tiny"
     save_vicuna(folder)
     (folder / "tokenizer.json").unlink()
@@ -216,7 +221,7 @@ def test_a_conversion_is_made_once(gguf, cache, conversions):
     assert (folder / "model.safetensors").read_bytes() == gguf.read_bytes() * 2
     assert models._converted(gguf) == folder
     assert conversions == [gguf]
-    assert list(cache.iterdir()) == [folder]
+    assert [path for path in cache.iterdir() if path.is_dir()] == [folder]
 
 
 def test_another_file_of_the_same_name_is_converted_anew(gguf, conversions):
@@ -255,24 +260,39 @@ def test_a_failed_conversion_leaves_nothing(gguf, cache, monkeypatch):
     monkeypatch.setattr(models, "_dequantise", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         models._converted(gguf)
-    assert list(cache.iterdir()) == []
+    assert [path for path in cache.iterdir() if path.is_dir()] == []
 
 
-def test_a_copy_that_another_process_made_meanwhile_is_left_alone(cache):
-    folder = cache / "model"
+def convert(gguf, start, queue):
+    start.wait()
+    folder = models._converted(gguf)
+    queue.put(contents(folder))
 
-    def fill(temporary):
-        (temporary / "file").write_text("same")
 
-    def fill_late(temporary):
-        fill(temporary)
-        models._replace_folder(folder, fill)
-        made.append((folder / "file").stat().st_ino)
+def test_processes_that_want_the_same_copy_make_it_once(gguf, cache, monkeypatch):
+    context = multiprocessing.get_context("fork")
+    started = gguf.with_name("started")
 
-    made = []
-    models._replace_folder(folder, fill_late)
-    assert (folder / "file").stat().st_ino == made[0]
-    assert list(cache.iterdir()) == [folder]
+    def dequantise(gguf, folder):
+        with started.open("a") as file:
+            file.write("x")
+        for place in range(5):
+            (folder / f"{place}.bin").write_bytes(gguf.read_bytes() * 1000)
+            time.sleep(0.05)
+
+    monkeypatch.setattr(models, "_dequantise", dequantise)
+    for count in (1, 2):
+        start, queue = context.Barrier(4), context.SimpleQueue()
+        workers = [context.Process(target=convert, args=(gguf, start, queue)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        copies = [queue.get() for _ in workers]
+        for worker in workers:
+            worker.join()
+        assert started.read_text() == "x" * count
+        assert all(len(copy) == 6 and copy == copies[0] for copy in copies)
+        (folder,) = (path for path in cache.iterdir() if path.is_dir())
+        (folder / "3.bin").write_bytes(b"damaged")
 
 
 def test_a_folder_without_a_seal_is_not_intact(tmp_path):

@@ -8,11 +8,14 @@ import pytest
 from entmtp_env.replay.costs import load_costs
 from entmtp_env.replay.oracle import solve
 from entmtp_env.replay.shipped import load_recording
+from entmtp_env.replay.staged_env import StagedReplayEnv
+from entmtp_env.replay.staged_oracle import solve_staged
 from entmtp_env.replay.tables import ReplayTables
 from entmtp_env.trees import DraftTree, TopologyBank, default_bank
 from eval.replay import Replay, replay
-from policies import SchedulerPolicy
+from policies import SchedulerPolicy, make_policy, run_episode
 from tests.recordings import random_recording
+from tests.staged import staged_settings
 
 COSTS = "analytic:base=0.02,node=0.0005,depth=0.001"
 
@@ -194,3 +197,57 @@ def test_a_mistake_leaves_nothing_behind(config, changes, message):
     with pytest.raises(ValueError, match=message):
         replay(settings)
     assert not settings.out.exists()
+
+
+@pytest.fixture
+def staged(config, tmp_path):
+    """A comparison of policies of a bank and of staged ones on a recording with staged drafts."""
+    settings = staged_settings(tmp_path, seed=2, texts=8, depth=4, longest=40, cap=40)
+    TopologyBank([DraftTree.chain(1), DraftTree.chain(3)]).save(tmp_path / "bank.json")
+    return config(
+        recordings=(settings["recording"],),
+        policies=("threshold", "eagle2", "staged-threshold"),
+        costs=settings["costs"],
+        bank=str(tmp_path / "bank.json"),
+        drafts=(settings["drafts"],),
+        stages=settings["stages"],
+    ), settings
+
+
+def test_staged_policies_stand_beside_those_of_the_bank(staged, capsys):
+    config, settings = staged
+    (replayed,) = replay(config).values()
+    rows, env = rows_of(replayed), StagedReplayEnv(**settings)
+    least = solve_staged(env).seconds.sum()
+    assert list(rows)[-5:] == ["threshold", "eagle2", "staged-threshold", "oracle", "staged-oracle"]
+    assert rows["staged-oracle"].summary.seconds == pytest.approx(least)
+    static, bank = rows[replayed.best_static].summary.seconds, rows["oracle"].summary.seconds
+    for spec, row in rows.items():
+        in_stages = spec in ("eagle2", "staged-threshold", "staged-oracle")
+        oracle = least if in_stages else bank
+        assert row.regret.value == pytest.approx(row.summary.seconds / oracle)
+        assert row.gap == pytest.approx((static - row.summary.seconds) / (static - oracle))
+        if in_stages and spec != "staged-oracle":
+            episodes = [run_episode(env, make_policy(spec, env), t.prompt_id, 0) for t in env.prompts]
+            assert row.summary.seconds == pytest.approx(sum(episode.seconds for episode in episodes))
+            assert row.summary.steps == sum(len(episode.steps) for episode in episodes)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines()[:-1])) <= 100
+    assert f"{rows['staged-oracle'].summary.versus_baseline.value:.3f}" in out.partition("headroom")[2]
+
+
+def test_staged_policies_need_drafts(staged):
+    config, _ = staged
+    with pytest.raises(ValueError, match="eagle2, staged-threshold: staged policies need drafts"):
+        replay(dataclasses.replace(config, drafts=(), stages="default"))
+    with pytest.raises(ValueError, match=r"stages=.* would have no effect without drafts"):
+        replay(dataclasses.replace(config, drafts=()))
+
+
+def test_with_stages_a_measured_table_becomes_its_formula(staged):
+    config, _ = staged
+    replay(dataclasses.replace(config, costs="auto", policies=("eagle2",)))
+    manifest = json.loads((config.out / "manifest.json").read_text())
+    assert manifest["costs"] == load_costs("analytic:auto").manifest | {
+        "name": load_costs("analytic:auto").name
+    }

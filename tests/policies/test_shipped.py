@@ -1,22 +1,29 @@
 import pytest
 
+from entmtp_env.decoding.stages import load_stages
+from entmtp_env.features import FeatureSet
+from entmtp_env.staged_features import StagedFeatures
 from entmtp_env.trees import load_bank
 from policies import make_policy
-from policies.registry import BUILT_IN
+from policies.registry import BUILT_IN, policy_env_id, policy_probe
 from policies.shipped import policy_path, shipped_policies
 
 
 @pytest.mark.parametrize(("name", "bank"), sorted(shipped_policies()))
 def test_what_ships_fits_the_bank_of_its_name(name, bank, bare_env, tmp_path, monkeypatch):
-    from entmtp_env.features import FeatureSet
-
     monkeypatch.chdir(tmp_path)
-    trees = load_bank(bank)
-    features = FeatureSet(trees.depth, [len(tree) for tree in trees])
-    env = bare_env(trees, features.names)
-    env.capacity, env.feature_set = 2048, features
     policy, variant = (name, "") if name in BUILT_IN else ("learned", f"/{name}")
-    assert make_policy(f"{policy}@{bank}{variant}", env).name == policy
+    spec = f"{policy}@{bank}{variant}"
+    if policy_env_id(spec) == "EntMTP/Staged-v0":
+        actions = load_stages(bank)
+        features = StagedFeatures(actions)
+    else:
+        actions = load_bank(bank)
+        sizes = [len(tree) for tree in actions]
+        features = FeatureSet(actions.depth, sizes, probe=policy_probe(spec) or "none")
+    env = bare_env(actions, features.names)
+    env.capacity, env.feature_set, env.stages = 2048, features, actions
+    assert make_policy(spec, env).name == policy
 
 
 def test_a_file_goes_before_a_name(tmp_path, monkeypatch):

@@ -207,3 +207,23 @@ def test_only_staged_environments_will_do(fake_env, kind):
 def test_wrong_options(env, options, message):
     with pytest.raises(ValueError, match=message):
         StagedThreshold(env, **options)
+
+
+@pytest.mark.parametrize("settings", [{}, {"rate": 50.0}, {"nodes": 4}, {"thresholds": "0|0.2|0.1"}])
+def test_alone_it_decides_as_in_a_batch(env, settings):
+    rng = np.random.default_rng(3)
+    policy = StagedThreshold(env, costs=COSTS, **settings)
+    alone, state, states = [], None, None
+    for turn in range(60):
+        stage = int(rng.integers(DEPTH + 1))
+        scores = {f"depth_{d + 1}_value_1": rng.random() * 0.5 for d in range(DEPTH)}
+        seen = observe(env, stage, int(rng.integers(1, 1500)), **scores, **sums(rng, stage))
+        start = np.array([turn % 20 == 0])
+        action, state = policy.predict(seen, state, start)
+        (expected, other), states = policy.predict(np.stack((seen, seen)), states, start.repeat(2))
+        assert action == expected == other
+        assert action.dtype == np.int64
+        for one, both in zip(state or (), states or (), strict=True):
+            assert one == pytest.approx(both[:1], rel=1e-12)
+        alone.append(int(action))
+    assert len(set(alone)) > 2

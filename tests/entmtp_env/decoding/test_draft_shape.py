@@ -30,6 +30,7 @@ def test_parents_are_the_expanded_nodes_best_first():
         ((1, 0), (3, 1), "whole numbers >= 1"),
         ((1, 2.0), (3, 1), "whole numbers >= 1"),
         ((2,), (3,), "depth 1 cannot expand 2 nodes: the depth before it has 1"),
+        ((1, 2**20), (2**20, 10**30), "nodes is too large, at most 65535"),
         ((1, 4), (3, 1), "depth 2 cannot expand 4 nodes: the depth before it has 3"),
     ],
 )

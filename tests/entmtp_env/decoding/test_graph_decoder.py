@@ -6,6 +6,8 @@ import torch
 
 from entmtp_env.decoding import Backbone, GreedyRule, SampleRule, TreeDecoder, TypicalRule
 from entmtp_env.decoding.graph_decoder import GraphDecoder
+from entmtp_env.decoding.graphs import call_directly
+from entmtp_env.decoding.session import Session
 from entmtp_env.trees import AUTOREGRESSIVE, DraftTree, default_bank, published_trees
 from tests.entmtp_env.decoding.tape import Tapes
 from tests.tiny import EOS, random_tree, tiny_backbone, tiny_heads, tiny_model
@@ -128,11 +130,48 @@ def test_a_rule_of_ones_own_decodes_eagerly(pair):
             return super().choose(-logits, positions)
 
     eager, captured = pair
-    before = len(captured._graphs._trees)
+    before = len(captured._graphs._captured)
     expected = run(eager, [1, 3], lambda: BIG, Own())
     assert_same(run(captured, [1, 3], lambda: BIG, Own()), expected)
     assert expected != run(eager, [1, 3], lambda: BIG, GreedyRule())
-    assert len(captured._graphs._trees) == before
+    assert len(captured._graphs._captured) == before
+
+
+@pytest.mark.parametrize("bucket_rows", [8, 128])
+def test_a_tree_may_first_be_used_behind_a_row_that_it_has_not(pair, bucket_rows):
+    """Whether it was never used at all or not yet with so many KV rows."""
+    eager, captured = pair[0], make("hydra-prefix", capture=Tapes(), bucket_rows=bucket_rows)
+    deep = False
+    for prompt in PROMPTS:
+        eager.start(prompt, max_new_tokens=CAP)
+        captured.start(prompt, max_new_tokens=CAP)
+        while not captured.finish_reason:
+            deep |= bool(captured.step(BIG).accept_length)
+            if not captured.finish_reason:
+                captured.step(AUTOREGRESSIVE)
+        while not eager.finish_reason:
+            eager.step(AUTOREGRESSIVE)
+        assert captured.tokens == eager.tokens
+    assert deep
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_stop_the_text_and_finite_ones_are_not_asked_for_again(monkeypatch, value):
+    decoder = make("hydra", capture=call_directly, eos=frozenset())
+    decoder.start([1, 3], max_new_tokens=CAP)
+    asked, check = [], Session._check_root
+    monkeypatch.setattr(Session, "_check_root", lambda *args: asked.append(args) or check(*args))
+    tokens = decoder.step(BIG).tokens
+    assert not asked
+    logits = decoder.backbone.logits
+    monkeypatch.setattr(
+        decoder.backbone, "logits", lambda hidden: logits(hidden).index_fill(1, torch.tensor([5]), value)
+    )
+    with pytest.raises(FloatingPointError, match=f"behind {len(tokens) + 1} generated tokens"):
+        decoder.step(AUTOREGRESSIVE)
+    with pytest.raises(RuntimeError, match=r"\(logits not finite\)"):
+        decoder.step(AUTOREGRESSIVE)
+    assert decoder.tokens == tokens
 
 
 def test_a_refused_prompt_leaves_the_text_alone(pair):

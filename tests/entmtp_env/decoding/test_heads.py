@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from entmtp_env.decoding import DraftHeads, HeadsConfig
-from entmtp_env.decoding.heads import scaled_embedding
+from entmtp_env.decoding.heads import embedding_scale
 from tests.tiny import VOCAB, tiny_backbone, tiny_heads
 
 ARCHS = ("medusa", "hydra", "hydra-prefix")
@@ -73,10 +73,12 @@ def test_packed_heads_have_no_gradients(backbone):
 
 
 def test_embeddings_have_the_scale_of_hidden_states(backbone):
-    rms = scaled_embedding(backbone).pow(2).mean().sqrt()
-    assert rms == pytest.approx(float(backbone.final_norm.weight.pow(2).mean().sqrt()), rel=1e-4)
-    ratio = scaled_embedding(backbone) / backbone.embedding
-    torch.testing.assert_close(ratio, torch.full_like(ratio, float(ratio[0, 0])))
+    expected = float(backbone.final_norm.weight.pow(2).mean().sqrt())
+    everything = torch.arange(len(backbone.embedding))
+    assert tiny_heads(backbone).embed(everything).pow(2).mean().sqrt() == pytest.approx(expected, rel=1e-4)
+    torch.testing.assert_close(
+        tiny_heads(backbone).embed(everything), backbone.embedding * embedding_scale(backbone), rtol=0, atol=0
+    )
 
 
 def test_attach_moves_to_the_dtype_of_the_base():

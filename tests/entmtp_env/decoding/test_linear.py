@@ -7,17 +7,30 @@ from entmtp_env.decoding.linear import PackedLinear, pack_for_inference
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(1, 24), (16, 24), (65, 24), (2, 3, 24)])
+@pytest.mark.parametrize("shape", [(1, 24), (16, 24), (65, 24), (2, 3, 24), (600, 24), (3, 97, 24)])
 def test_equals_a_plain_linear_map(dtype, bias, shape):
     torch.manual_seed(0)
     weight, offset, x = torch.randn(40, 24), torch.randn(40) if bias else None, torch.randn(shape)
     weight, x = weight.to(dtype), x.to(dtype)
     offset = None if offset is None else offset.to(dtype)
-    y = PackedLinear(weight, offset)(x)
+    linear = PackedLinear(weight, offset)
+    residual = torch.randn(*shape[:-1], 40).to(dtype)
     exact = x.double() @ weight.double().T + (0 if offset is None else offset.double())
-    assert y.dtype is dtype
     tolerance = 1e-4 if dtype is torch.float32 else 2e-2
-    torch.testing.assert_close(y.double(), exact, atol=tolerance * 5, rtol=tolerance)
+    for y, expected in ((linear(x), exact), (linear.add_to(residual, x), residual.double() + exact)):
+        assert y.dtype is dtype
+        torch.testing.assert_close(y.double(), expected, atol=tolerance * 5, rtol=tolerance)
+
+
+def test_the_lengths_of_prompts_share_few_kernels():
+    linear = PackedLinear(torch.randn(16, 8).bfloat16())
+    if not linear.packed:
+        pytest.skip("no packed products in bfloat16 on this machine")
+    plain, rows = linear._map, set()
+    linear._map = lambda x, *rest: rows.add(len(x)) or plain(x, *rest)
+    for count in range(1, 700):
+        assert linear(torch.randn(count, 8).bfloat16()).shape == (count, 16)
+    assert len(rows - set(range(1, 65))) <= 12
 
 
 def test_pack_for_inference_replaces_nested_layers_and_keeps_the_function():

@@ -153,6 +153,25 @@ def test_a_full_cache_ends_the_text(plain):
     assert decoder.tokens == tokens
 
 
+@pytest.mark.parametrize(("spare", "steps"), [(-1, 0), (0, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("largest", [2, 16])
+def test_a_step_is_begun_exactly_when_the_cache_has_room_for_it(plain, largest, spare, steps):
+    """Root and largest budget need rows, whatever is verified; a step that accepts nothing leaves one."""
+    prompt, stages = [1, 3, 5], Stages("s", SHAPES[0], (0, 1, largest))
+    capacity = len(prompt) + 1 + largest + spare
+    decoder = staged(plain["hydra"], stages, capacity=capacity, eos_token_ids=frozenset())
+    if not steps:
+        with pytest.raises(ValueError, match=f"do not fit into {capacity} KV rows"):
+            decoder.start(prompt)
+        return
+    tokens, reason, taken = run(decoder, prompt, lambda _: 0, cap=1000)
+    assert (len(taken), reason) == (steps, "context")
+    drafted, reason, _ = run(decoder, prompt, full(largest), cap=1000)
+    assert reason == "context"
+    assert drafted[:steps] == tokens[: len(drafted)]
+    assert len(prompt) + len(drafted) + 1 + largest > capacity
+
+
 def test_a_start_after_an_unfinished_draft_is_fresh(plain):
     decoder = staged(plain["hydra"], ALL[0])
     expected = run(decoder, [4, 4], full(9))[:2]

@@ -10,7 +10,7 @@ import tyro
 from eval.compare import compare
 from eval.interleave import EvaluationError, Run
 from eval.stored import load_results
-from eval.validate_results import Repetition, ValidateResults, first_difference, validate_results
+from eval.validate import Repetition, Validate, first_difference, validate
 from eval.watch import StepDetail
 from tests.eval.tiny_results import staged_results, tiny_results
 
@@ -33,7 +33,7 @@ def drafting(line):
 
 
 def test_untouched_results_come_out_again(folder, capsys):
-    rows = validate_results(ValidateResults(folder, tolerance=SPEED_LEFT_OUT))
+    rows = validate(Validate(folder, tolerance=SPEED_LEFT_OUT))
     assert [(own.episodes, own.differences) for own in rows] == [(3, ())] * 4
     assert {own.policy for own in rows} == {"autoregressive", "hydra-default", "static:tree-4x2", "ladder"}
     for own in rows:
@@ -47,7 +47,7 @@ def staged(tiny_files, tmp_path):
 
 
 def test_so_do_staged_ones(staged):
-    rows = validate_results(ValidateResults(staged, tolerance=SPEED_LEFT_OUT))
+    rows = validate(Validate(staged, tolerance=SPEED_LEFT_OUT))
     assert [(own.episodes, own.differences) for own in rows] == [(3, ())] * 4
     assert sum(own.policy.startswith(("eagle2", "staged")) for own in rows) == 2
 
@@ -83,18 +83,18 @@ def test_sampled_texts_come_out_again(tiny_files, config, tmp_path):
     )
     settings = dataclasses.replace(settings, prompts=(tiny_files.prompts,))
     compare(settings)
-    rows = validate_results(ValidateResults(settings.out, tolerance=SPEED_LEFT_OUT))
+    rows = validate(Validate(settings.out, tolerance=SPEED_LEFT_OUT))
     assert all(not own.differences for own in rows)
 
 
 def test_some_prompts_only(folder):
-    rows = validate_results(ValidateResults(folder, num_prompts=1, tolerance=SPEED_LEFT_OUT))
+    rows = validate(Validate(folder, num_prompts=1, tolerance=SPEED_LEFT_OUT))
     assert [own.episodes for own in rows] == [1] * 4
 
 
 def fails(folder, *messages, **settings):
     with pytest.raises(EvaluationError) as caught:
-        validate_results(ValidateResults(folder, **({"tolerance": SPEED_LEFT_OUT} | settings)))
+        validate(Validate(folder, **({"tolerance": SPEED_LEFT_OUT} | settings)))
     for message in messages:
         assert message in str(caught.value)
 
@@ -187,7 +187,7 @@ def test_speeds_that_are_off_are_named(folder):
         )
     rewrite(folder / "steps.jsonl", lambda line: line | {"reward": 100 * line["reward"]})
     fails(folder, "speed is off by more than 1", "autoregressive on ", tolerance=1)
-    validate_results(ValidateResults(folder, tolerance=SPEED_LEFT_OUT))
+    validate(Validate(folder, tolerance=SPEED_LEFT_OUT))
 
 
 def test_the_ratio_is_of_throughputs():
@@ -201,20 +201,20 @@ def test_other_heads_are_refused(folder):
     environment["heads_fingerprint"] = "other"
     path.write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="heads_fingerprint 'other' recorded"):
-        validate_results(ValidateResults(folder))
+        validate(Validate(folder))
 
 
 def test_results_of_an_earlier_version_are_refused(folder):
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace('"env_ids"', '"ids"'))
     with pytest.raises(ValueError, match="no env_ids"):
-        validate_results(ValidateResults(folder))
+        validate(Validate(folder))
 
 
 @pytest.mark.parametrize("settings", [{"num_prompts": -1}, {"tolerance": -0.1}, {"tolerance": math.nan}])
 def test_settings_out_of_range(folder, settings):
     with pytest.raises(ValueError, match=f"{next(iter(settings))}="):
-        validate_results(ValidateResults(folder, **settings))
+        validate(Validate(folder, **settings))
 
 
 def test_only_what_is_recorded_is_compared(folder):
@@ -237,7 +237,7 @@ def test_a_row_with_heads_of_its_own_is_named_and_left_out(folder, capsys):
     manifest = json.loads(path.read_text())
     del manifest["env_ids"]["medusa-default"]
     path.write_text(json.dumps(manifest))
-    rows = validate_results(ValidateResults(folder, tolerance=SPEED_LEFT_OUT))
+    rows = validate(Validate(folder, tolerance=SPEED_LEFT_OUT))
     assert {own.policy for own in rows} == {"autoregressive", "hydra-default", "static:tree-4x2"}
     assert "medusa-default: not repeated" in capsys.readouterr().out
 
@@ -253,4 +253,4 @@ def test_scores_may_be_off_by_the_tolerance(episode, tolerance, differs):
 
 def test_the_folder_is_positional(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["validate", str(tmp_path), "--tolerance", "inf"])
-    assert tyro.cli(ValidateResults) == ValidateResults(tmp_path, 0, math.inf)
+    assert tyro.cli(Validate) == Validate(tmp_path, 0, math.inf)

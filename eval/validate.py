@@ -35,7 +35,7 @@ _LABEL_WIDTH = 30
 
 
 @dataclass(frozen=True)
-class ValidateResults:
+class Validate:
     """Repeat the recorded steps of a comparison live: same prompts, seeds and trees.
 
     First the files must agree with each other: steps add up to episodes, episodes to the summary. Then every
@@ -102,7 +102,7 @@ class Repetition:
         )
 
 
-def validate_results(config: ValidateResults) -> list[Repetition]:
+def validate(config: Validate) -> list[Repetition]:
     """Check a result folder, repeat it live, and print the outcome.
 
     Returns:
@@ -180,7 +180,7 @@ def first_difference(recorded: Run, live: Run, score_tolerance: float) -> str:
     return ""
 
 
-def _repeat(config: ValidateResults, results: StoredResults) -> Mapping[tuple[str, str], Repetition]:
+def _repeat(config: Validate, results: StoredResults) -> Mapping[tuple[str, str], Repetition]:
     """Decode all episodes again, in the order in which they ran."""
     chosen = {
         prompts: list(seeds)[: config.num_prompts or None]
