@@ -45,7 +45,7 @@ def main() -> None:
         )
         run = next(run for kind, run in _COMMANDS.values() if kind is type(config))
         run(config)
-    except (ValueError, FileNotFoundError, FileExistsError, EvaluationError) as error:
+    except (ValueError, OSError, EvaluationError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -41,7 +41,10 @@ def test_what_is_found_is_what_looking_everywhere_finds(context, tokens, max_ngr
 def test_transformers_finds_the_same_where_there_is_one_place(context, tokens, max_ngram):
     """Of several places transformers takes the first, and it never goes past the end of the context."""
     generator = PromptLookupCandidateGenerator(
-        num_output_tokens=tokens, max_matching_ngram_size=max_ngram, max_length=100
+        num_output_tokens=tokens,
+        max_matching_ngram_size=max_ngram,
+        max_length=100,
+        eos_token_id=torch.tensor([VOCAB]),
     )
     theirs = generator.get_candidates(torch.tensor([context]))[0][0, len(context) :].tolist()
     ours = look_up(np.array(context, dtype=np.int64), tokens, max_ngram).tolist()
