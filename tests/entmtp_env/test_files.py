@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import gzip
 import json
@@ -58,14 +59,19 @@ def test_permissions_are_those_of_an_ordinary_file(tmp_path):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk():
-    """Files may have 4096 bytes from now on, so that writing more fails as on a full disk."""
+    """Files may have 4096 bytes meanwhile, so that writing more fails as on a full disk.
+
+    Not for the whole of a test: pytest's own output may go to a longer file.
+    """
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def write_gzip(path):
@@ -90,10 +96,11 @@ def write_state(path):
 @pytest.mark.parametrize(
     "write", [lambda path: path.write_text("x" * 9999), write_gzip, write_arrays, write_tensors, write_state]
 )
-def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path, full_disk, write):
+def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path, write):
     path = tmp_path / "file"
     path.write_text("old")
     with (
+        full_disk(),
         pytest.raises(OSError, match=f"no room is left to write {path}: free some"),
         atomic_path(path) as new,
     ):
