@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 
 from entmtp_env.features import FeatureSet, Probe
 from entmtp_env.prompt_queue import PromptQueue
 from entmtp_env.replay.costs import NOT_PRICED, load_costs
+from entmtp_env.replay.episodes import Observation, ReplayEpisodes
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.signals import SignalTable
 from entmtp_env.replay.tables import STOP_REASONS, ReplayTables
@@ -20,10 +20,8 @@ from entmtp_env.rewards import make_reward
 from entmtp_env.tracker import FeatureTracker
 from entmtp_env.trees import load_bank
 
-Observation = npt.NDArray[np.float32]
 
-
-class ReplayEnv(gymnasium.Env[Observation, int]):
+class ReplayEnv(ReplayEpisodes):
     """Schedule draft trees over recorded texts, with the seconds of a cost table.
 
     Spaces, features, rewards and info are those of :class:`entmtp_env.live.LiveEnv`; a step accepts what the
@@ -97,46 +95,8 @@ class ReplayEnv(gymnasium.Env[Observation, int]):
         features = {"features_fingerprint": self.feature_set.fingerprint, "probe": self.feature_set.probe}
         return self.tables.manifest | features
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """Prompt id, and the tokens of its text so far: what an oracle looks its plan up by."""
-        return self._text.prompt_id, int(self.tables.positions[self._row])
-
-    @property
-    def last_step(self) -> tuple[int, float]:
-        """Tokens and seconds of the last step, both 0 before a text's first: what an online learner reads."""
-        return self._last_step
-
-    def warm_up(self) -> None:
-        """Nothing: a replay has no first-use costs."""
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Begin the next prompt's text.
-
-        Args:
-            seed: Fixes the order of the prompts of this and all later episodes; as in the live environment.
-            options: ``{"prompt_id": …}`` picks the prompt.
-
-        Raises:
-            ValueError: When the prompt id or an option is unknown.
-        """
-        super().reset(seed=seed)
-        self._running = False
-        if seed is not None:
-            self._queue.clear()
-        index, _ = self._queue.draw(self.np_random, options)
-        self._text, self._row = self.prompts[index], int(self.tables.starts[index])
-        self._total_tokens, self._total_seconds, self._running = 0, 0.0, True
-        self._prefill_seconds = self.tables.costs.prefill_seconds.item(self._text.prompt_tokens)
-        self._now = self.signals.at(self._row)
-        self._tracker.reset(self.signals.first(self._now))
-        return self._tracker.observe(), self._info("", 0, 0, 0.0, 0.0, 0.0, "")
-
-    def close(self) -> None:
-        """End the text, as in the live environment."""
-        self._running = False
+    def _begin(self) -> dict[str, Any]:
+        return self._info("", 0, 0, 0.0, 0.0, 0.0, "")
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Replay one step with the tree of index ``action``.

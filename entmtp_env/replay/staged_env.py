@@ -13,6 +13,7 @@ from gymnasium.error import ResetNeeded
 from entmtp_env.decoding.stages import DEEPER, load_stages
 from entmtp_env.prompt_queue import PromptQueue
 from entmtp_env.replay.costs import NOT_PRICED, load_costs
+from entmtp_env.replay.episodes import Observation, ReplayEpisodes
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.signals import SignalTable
 from entmtp_env.replay.staged_costs import as_bank, staged_costs, staged_formula
@@ -22,10 +23,8 @@ from entmtp_env.replay.tables import STOP_REASONS, ReplayTables
 from entmtp_env.rewards import make_reward
 from entmtp_env.staged_features import StagedFeatures, StagedTracker
 
-Observation = npt.NDArray[np.float32]
 
-
-class StagedReplayEnv(gymnasium.Env[Observation, int]):
+class StagedReplayEnv(ReplayEpisodes):
     """Decide after every drafted depth over recorded texts, with the seconds of a cost table.
 
     Spaces, features, rewards, info and the meaning of the actions are those of
@@ -48,6 +47,8 @@ class StagedReplayEnv(gymnasium.Env[Observation, int]):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as Gymnasium declares it
+
+    _tracker: StagedTracker
 
     def __init__(
         self,
@@ -94,50 +95,13 @@ class StagedReplayEnv(gymnasium.Env[Observation, int]):
             "probe": self.feature_set.probe,
         }
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """Prompt id, and the tokens of its text so far."""
-        return self._text.prompt_id, int(self.tables.positions[self._row])
-
-    @property
-    def last_step(self) -> tuple[int, float]:
-        """Tokens and seconds of the last decision, both 0 before a text's first."""
-        return self._last_step
-
-    def warm_up(self) -> None:
-        """Nothing: a replay has no first-use costs."""
-
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which actions are legal now, ``(actions,)``: the convention of sb3-contrib's MaskablePPO."""
         return self.stages.masks[self._depth].copy()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Begin the next prompt's text.
-
-        Args:
-            seed: Fixes the order of the prompts of this and all later episodes; as in the live environment.
-            options: ``{"prompt_id": …}`` picks the prompt.
-
-        Raises:
-            ValueError: When the prompt id or an option is unknown.
-        """
-        super().reset(seed=seed)
-        self._running = False
-        if seed is not None:
-            self._queue.clear()
-        self._index, _ = self._queue.draw(self.np_random, options)
-        self._text, self._row = self.prompts[self._index], int(self.tables.starts[self._index])
-        self._total_tokens, self._total_seconds, self._running, self._depth = 0, 0.0, True, 0
-        self._prefill_seconds = self.costs.prefill_seconds.item(self._text.prompt_tokens)
-        self._now = self.signals.at(self._row)
-        self._tracker.reset(self.signals.first(self._now))
-        return self._tracker.observe(), self._info("", 0, 0.0, 0.0, "")
-
-    def close(self) -> None:
-        """End the text, as in the live environment."""
-        self._running = False
+    def _begin(self) -> dict[str, Any]:
+        self._depth = 0
+        return self._info("", 0, 0.0, 0.0, "")
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Replay one decision.
