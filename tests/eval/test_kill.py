@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from eval import results
 from eval.compare import compare
@@ -26,6 +27,15 @@ class Slow(SchedulerPolicy):
     def act(self, observations, memory):
         time.sleep(0.02)
         return [3] * len(observations), memory
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """A forked child has one, and a comparison goes on with as many as it began with."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def die():

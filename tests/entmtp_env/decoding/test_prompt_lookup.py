@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
@@ -85,6 +85,7 @@ def test_lossless_rules_give_the_autoregressive_text(decoder, reference):
         st.sampled_from([GreedyRule(), SampleRule(0.5), SampleRule(1.0)]),
         st.integers(0, 99),
     )
+    @example([0], [LONGEST], GreedyRule(), 0)
     def check(prompt, lengths, rule, seed):
         for one in (reference, decoder):
             one.start(prompt, rule, max_new_tokens=24, seed=seed)
