@@ -10,7 +10,7 @@ from torch import Tensor
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.draft import Draft, DraftPlan, draft_tree
-from entmtp_env.decoding.heads import DraftHeads
+from entmtp_env.decoding.heads import DraftHeads, check_heads_finite
 from entmtp_env.decoding.session import Session, Step
 from entmtp_env.trees import DraftTree
 
@@ -139,7 +139,16 @@ class TreeDecoder(Session):
         return self._verify(draft.tree, draft.tokens)
 
     def head_signals(self) -> tuple[list[float], list[float]]:
-        """Confidence and entropy (÷ ln V′) of the last draft's greedy chain, as deep as it was drafted."""
+        """Confidence and entropy (÷ ln V′) of the last draft's greedy chain, as deep as it was drafted.
+
+        Raises:
+            FloatingPointError: When they are not finite.
+        """
+        confidence, entropy = self._chain_signals()
+        check_heads_finite(sum(entropy), self.backbone.dtype)
+        return confidence, entropy
+
+    def _chain_signals(self) -> tuple[list[float], list[float]]:
         return ([], []) if self._draft is None else self._draft.chain()
 
     def probe_values(self) -> Tensor:

@@ -88,10 +88,9 @@ class GraphDecoder(TreeDecoder):
             self._draft, self._chain = None, tree.greedy_depth
         return step
 
-    def head_signals(self) -> tuple[list[float], list[float]]:
-        """As :meth:`TreeDecoder.head_signals`."""
+    def _chain_signals(self) -> tuple[list[float], list[float]]:
         if self._draft is not None or not self._chain:
-            return super().head_signals()
+            return super()._chain_signals()
         confidence, entropy = self._buffers.signals[:, : self._chain].tolist()
         return confidence, entropy
 

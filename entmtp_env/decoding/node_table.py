@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +44,7 @@ class BuiltTree:
 
 
 class NodeTable:
-    """Path values and ancestors of the nodes of a draft; the arrays are made once, for all roots.
+    """Path values and parents of the nodes of a draft; the arrays are made once, for all roots.
 
     Args:
         stages: Widths, budgets and curves.
@@ -61,12 +60,8 @@ class NodeTable:
         self.stages, self.depth = stages, 0
         self.values = np.ones(size)
         self.parents: Ints = np.zeros(size, dtype=np.int64)
-        self._ancestors = np.zeros((size, size), dtype=np.bool_)
-        self._ancestors[0, 0] = True
         self._rows = np.zeros(size, dtype=np.int64)
         self._order: Ints = np.zeros(0, dtype=np.int64)
-        starts = stages.shape.starts
-        self._levels = [np.arange(*edges) for edges in itertools.pairwise(starts)]
         self._counting = np.arange(size)
 
     def clear(self) -> None:
@@ -81,12 +76,10 @@ class NodeTable:
             expanded: Places of their parents, see :meth:`DraftShape.parents`.
         """
         self.depth += 1
-        shape, level = self.stages.shape, self._levels[self.depth]
+        shape = self.stages.shape
         start, end = shape.starts[self.depth : self.depth + 2]
         parents = self.parents[start:end] = shape.parents(self.depth, expanded)
         self.values[start:end] = self.stages.calibrated(self.depth, values, self.values[parents])
-        self._ancestors[start:end] = self._ancestors[parents]
-        self._ancestors[level, level] = True
         # Stable, and no node is worth more than its parent: parents and lower siblings come first.
         self._order = np.argsort(-self.values[1:end], kind="stable") + 1
 
@@ -124,5 +117,9 @@ class NodeTable:
         nodes.sort()
         self._rows[nodes] = self._counting[: count + 1]
         parents = self._rows[self.parents[nodes]]
-        attends = self._ancestors[nodes[:, None], nodes]
+        attends = np.zeros((count + 1, count + 1), dtype=np.bool_)
+        rows = ancestors = self._counting[: count + 1]
+        for _ in range(self.depth + 1):
+            attends[rows, ancestors] = True
+            ancestors = parents[ancestors]
         return BuiltTree(nodes, parents, self.stages.shape.depths[nodes], attends)

@@ -164,6 +164,28 @@ def test_logits_of_nan_name_the_step_and_the_next_text_works(make, monkeypatch, 
     assert play(env, 0)[0]["text"] == expected
 
 
+@pytest.mark.parametrize("probe", ["none", "chain", "union"])
+def test_draft_heads_of_nan_are_named_too(make, monkeypatch, probe):
+    env, fresh = make(probe=probe), make(probe=probe)
+    fresh.reset(**PROMPT)
+    expected = play(fresh)[0]["text"]
+    heads = env.engine.heads
+    logits = heads.logits
+    with monkeypatch.context() as patch:
+        patch.setattr(heads, "logits", lambda *args: logits(*args) * np.nan)
+        # A probe drafts at the reset.
+        begins = probe == "none"
+        if begins:
+            env.reset(**PROMPT)
+        name = "prompt 't3', step 1, tree '.*': " if begins else "prompt 't3': "
+        with pytest.raises(FloatingPointError, match=f"^{name}the draft heads' logits are NaN"):
+            env.step(5) if begins else env.reset(**PROMPT)
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            env.step(0)
+    env.reset(**PROMPT)
+    assert play(env)[0]["text"] == expected
+
+
 def test_a_refused_prompt_ends_the_text_before_it(make):
     env = make(capacity=68)
     env.reset(options={"prompt_id": "t0"})

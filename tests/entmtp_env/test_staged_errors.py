@@ -103,6 +103,26 @@ def test_logits_of_nan_name_the_step_and_the_next_text_works(make, monkeypatch, 
     assert play(env)[0]["text"] == expected
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_draft_heads_of_nan_are_named_too(make, monkeypatch, depth):
+    env, fresh = make(), make()
+    fresh.reset(**PROMPT)
+    expected = play(fresh)[0]["text"]
+    heads = env.engine.heads
+    logits = heads.logits
+    env.reset(**PROMPT)
+    with monkeypatch.context() as patch:
+        factors = {depth: np.nan}
+        patch.setattr(heads, "logits", lambda head, inputs: logits(head, inputs) * factors.get(head, 1))
+        name = f"prompt 't3', step 1, depth {depth - 1}, deeper: the draft heads' logits are NaN"
+        with pytest.raises(FloatingPointError, match=f"^{name}"):
+            play(env)
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            env.step(DEEPER)
+    env.reset(**PROMPT)
+    assert play(env)[0]["text"] == expected
+
+
 def test_a_bug_is_not_hidden(make, monkeypatch):
     env = make()
     env.reset(seed=0)
