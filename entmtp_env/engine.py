@@ -12,8 +12,13 @@ from typing import Any
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.checkpoint import heads_fingerprint, read_manifest
+from entmtp_env.decoding.decoder import TreeDecoder
+from entmtp_env.decoding.graph_decoder import GraphDecoder
 from entmtp_env.decoding.heads import DraftHeads, HeadArch
 from entmtp_env.decoding.precision import choose_device, choose_dtype
+from entmtp_env.decoding.staged import StagedDecoder
+from entmtp_env.decoding.staged_graph import StagedGraphDecoder
+from entmtp_env.decoding.stages import Stages
 from entmtp_env.fork_safety import fork_only_between
 from entmtp_env.hub import find_heads, from_pretrained, is_repository
 from entmtp_env.models import PretrainedModel, load_pretrained
@@ -33,6 +38,7 @@ class Engine:
         tokenizer: Its ``transformers`` tokenizer.
         eos_token_ids: Tokens that end a text.
         manifest: Names and fingerprints of model and heads, element type, device.
+        graphs: Whether decode steps are replays of captured graphs.
         lock: Of the base model; held during a timed step, so that environments do not time each other.
     """
 
@@ -41,6 +47,7 @@ class Engine:
     tokenizer: Any
     eos_token_ids: frozenset[int]
     manifest: dict[str, str]
+    graphs: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -51,6 +58,19 @@ class Engine:
         """Text of token ids, without special tokens."""
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
+    def tree_decoder(self, **settings: Any) -> TreeDecoder:
+        """A decoding session; ``settings`` are those of :class:`TreeDecoder`."""
+        kind = GraphDecoder if self.graphs else TreeDecoder
+        return kind(self.backbone, self.heads, eos_token_ids=self.eos_token_ids, **settings)
+
+    def staged_decoder(self, stages: Stages, **settings: Any) -> StagedDecoder:
+        """A decoding session in stages; ``settings`` are those of :class:`StagedDecoder`."""
+        kind = StagedGraphDecoder if self.graphs else StagedDecoder
+        return kind(self.backbone, self.heads, stages, eos_token_ids=self.eos_token_ids, **settings)
+
+
+_GRAPHS = "-graphs"
+"""Ends the name of a device on which steps are replays of graphs."""
 
 _engines: dict[tuple[str, str, str, str], Engine] = {}
 _bases: dict[tuple[str, str, str], tuple[PretrainedModel, Backbone, threading.RLock]] = {}
@@ -74,7 +94,8 @@ def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str
         heads: ``"auto"`` for those that ship with the package, another architecture of ``SHIPPED_HEADS``, a
             ``.safetensors`` file, or a folder or Hugging Face repository (``docs/CHECKPOINTS.md``).
         dtype: ``"auto"`` (what the device runs fastest), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, or ``"cuda-graphs"`` for steps as captured CUDA graphs
+            (``"cpu-graphs"`` takes the same steps without capture, for tests).
 
     Raises:
         FileNotFoundError: When model or heads are not to be had; the message says what to do.
@@ -88,6 +109,7 @@ def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str
 
 
 def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
+    device, graphs = device.removesuffix(_GRAPHS), device.endswith(_GRAPHS)
     path = heads_path(model, heads)
     if (model, dtype, device) not in _bases:
         _bases[model, dtype, device] = _load_base(model, dtype, device)
@@ -110,9 +132,11 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
         "heads_arch": draft_heads.config.arch,
         "heads_fingerprint": fingerprint,
         "dtype": str(backbone.dtype).removeprefix("torch."),
-        "device": str(backbone.device),
+        "device": f"{backbone.device}{_GRAPHS if graphs else ''}",
     }
-    return Engine(backbone, draft_heads, pretrained.tokenizer, pretrained.eos_token_ids, manifest, lock)
+    return Engine(
+        backbone, draft_heads, pretrained.tokenizer, pretrained.eos_token_ids, manifest, graphs, lock
+    )
 
 
 def _load_base(model: str, dtype: str, device: str) -> tuple[PretrainedModel, Backbone, threading.RLock]:

@@ -47,7 +47,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         acceptance: ``greedy``, ``sample:temperature=…``, or ``typical:temperature=…,epsilon=…,alpha=…``.
         max_new_tokens: Token cap of a text.
         dtype: ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float16"``.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, or ``"cuda-graphs"`` for steps as captured CUDA graphs.
         reward: Reward name or spec.
         features: ``"all"``, or names of feature groups, comma-separated or as a sequence.
         probe: What is drafted before the decision: ``"none"``, ``"first"`` (the first depth, which every
@@ -135,11 +135,8 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         Raises:
             ValueError: When a tree of the bank is deeper than the heads.
         """
-        decoder = TreeDecoder(
-            self.engine.backbone,
-            self.engine.heads,
+        decoder = self.engine.tree_decoder(
             capacity=self.capacity,
-            eos_token_ids=self.engine.eos_token_ids,
             max_nodes=self.bank.max_nodes,
             clock=lambda: self.clock(),
         )

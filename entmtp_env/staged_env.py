@@ -98,12 +98,9 @@ class StagedEnv(LiveEnv):
         Raises:
             ValueError: When the stages are deeper or wider than the heads.
         """
-        return StagedDecoder(
-            self.engine.backbone,
-            self.engine.heads,
+        return self.engine.staged_decoder(
             self.stages,
             capacity=self.capacity,
-            eos_token_ids=self.engine.eos_token_ids,
             clock=lambda: self.clock(),
         )
 
@@ -143,18 +140,22 @@ class StagedEnv(LiveEnv):
             try:
                 with named_errors(where):
                     if action == DEEPER:
-                        self.decoder.deepen()
+                        seconds = self.decoder.deepen()
                         ready = self.clock()
                         observe_draft(self._tracker, self.decoder.table)
                     else:
+                        # Its drafting was counted by the decisions that did it.
+                        drafting = self.decoder.drafting_seconds
                         step = self.decoder.verify_best(self.stages.budgets[action - 1])
+                        seconds = step.seconds - drafting
                         reason = step.finish_reason
                         ready = self.clock()
                         self._tracker.step(self._signals(action - 1, step))
                     features = self.clock() - ready
+                    seconds += features
             except MemoryError as error:
                 reason = f"error: {error}"
-            seconds = self.clock() - begin
+                seconds = self.clock() - begin
         tokens = 0 if step is None else len(step.tokens)
         reward = self._reward(tokens, seconds, self._total_tokens, self._total_seconds)
         self._total_tokens += tokens

@@ -57,7 +57,7 @@ class Compare:
         features: Feature groups to observe, separated by commas, or all; staged policies have no group heads.
         capacity: Rows of the KV cache; prompt, text and the largest tree must fit.
         dtype: auto, float32, bfloat16 or float16.
-        device: auto, cpu or cuda.
+        device: auto, cpu, cuda or cuda-graphs (steps as captured CUDA graphs).
         seed: Seed of prompt choice, sampling, order and bootstrap.
         bootstrap_samples: Resamples behind an interval.
         out: Result folder; by default runs/<command>-<date>-<time>.

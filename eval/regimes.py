@@ -55,7 +55,7 @@ class Regimes:
         acceptance: Acceptance rule, live: greedy, sample:temperature=T or
             typical:temperature=T,epsilon=E,alpha=A.
         dtype: Live: auto, float32, bfloat16 or float16.
-        device: Live: auto, cpu or cuda.
+        device: Live: auto, cpu, cuda or cuda-graphs (steps as captured CUDA graphs).
         capacity: Rows of the KV cache.
         folds: Folds of texts for the networks, at least 3.
         seed: Seed of prompt choice, sampling, folds, networks and bootstrap.

@@ -71,7 +71,7 @@ class SimToReal:
         features: Feature groups to observe, separated by commas, or all.
         capacity: Rows of the KV cache; prompt, text and the largest tree must fit.
         dtype: Element type of the recording: auto, float32, bfloat16 or float16.
-        device: auto, cpu or cuda.
+        device: auto, cpu, cuda or cuda-graphs (steps as captured CUDA graphs).
         seed: Seed of prompt choice, order and bootstrap.
         bootstrap_samples: Resamples behind an interval.
         out: Result folder; by default runs/gap-<date>-<time>.

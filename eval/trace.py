@@ -50,7 +50,7 @@ class Trace:
         features: Feature groups to observe, separated by commas, or all; staged policies have no group heads.
         capacity: Rows of the KV cache; prompt, text and the largest tree must fit.
         dtype: auto, float32, bfloat16 or float16.
-        device: auto, cpu or cuda.
+        device: auto, cpu, cuda or cuda-graphs (steps as captured CUDA graphs).
         seed: Seed of the sampling.
         out: An HTML page to write, replacing the one that is there.
         env_id: Gymnasium id for the policies that choose trees of the bank; an environment of your own

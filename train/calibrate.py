@@ -81,7 +81,7 @@ class Calibrate:
         max_new_tokens: Token cap of each text; by default 128, with recordings theirs.
         probe: What is drafted before each decision: none, first, chain or union.
         dtype: Live: element type, "auto" for the fastest.
-        device: Live: "auto", "cpu" or "cuda".
+        device: Live: "auto", "cpu", "cuda" or "cuda-graphs".
         capacity: KV rows; prompt, text and the largest tree must fit.
         seed: Live: seed of the choice of prompts and of the sampling.
         policies: Which policies to calibrate; those of a bank, or staged ones.

@@ -52,7 +52,7 @@ class Costs:
         contexts: Context lengths in tokens; by default 64, 256, 512, 1024, ... and the longest that fits.
         repeats: Timed steps for each tree and context length.
         dtype: Element type, "auto" for the fastest.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "cuda-graphs".
         capacity: KV rows; context, a few steps and the largest tree must fit.
         overwrite: Replace the table when it is there already.
     """

@@ -66,6 +66,11 @@ class StagedDecoder(TreeDecoder):
         """The tree that was verified last."""
         return self._built
 
+    @property
+    def drafting_seconds(self) -> float:
+        """Seconds that drafting below the present root has taken so far."""
+        return self._staged_seconds
+
     @torch.inference_mode()
     def deepen(self) -> float:
         """Draft one more depth; its path values are in :attr:`table` then.
