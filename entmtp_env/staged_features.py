@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,9 +87,10 @@ def depth_features(values: Floats) -> npt.NDArray[np.float32]:
     total = values.sum(axis=-1)
     features[..., TOP] = np.minimum(total, 1)
     if count > 1:
-        # Tiny numbers stand in for 0, where the entropy's terms vanish.
-        share = np.maximum(values / np.maximum(total, _TINY)[..., None], _TINY)
-        features[..., TOP + 1] = -(share * np.log(share)).sum(axis=-1) / np.log(count)
+        # The entropy of values ÷ total; tiny numbers stand in for 0, where its terms vanish.
+        total = np.maximum(total, _TINY)
+        mean = (values * np.log(np.maximum(values, _TINY))).sum(axis=-1) / total
+        features[..., TOP + 1] = np.maximum(np.log(total) - mean, 0) / math.log(count)
     return features
 
 
@@ -105,7 +107,7 @@ def budget_features(stages: Stages, descending: Floats) -> npt.NDArray[np.float3
     Returns:
         Sums of the highest, as many as the budget has and are drafted, float32 ``(..., budgets - 1)``.
     """
-    last = np.minimum(stages.budgets[1:], descending.shape[-1]) - 1
+    last = np.minimum(stages.budget_ends, descending.shape[-1] - 1)
     return descending.cumsum(axis=-1)[..., last].astype(np.float32)
 
 
