@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from entmtp_env.decoding.acceptance import AcceptanceRule, SampleRule, Verdict
+from entmtp_env.decoding.acceptance import SampleRule, Verdict
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.decoder import TreeDecoder
 from entmtp_env.decoding.graphs import Capture, CudaCapture, GraphBank, StepGraphs, call_directly
@@ -58,19 +58,10 @@ class GraphDecoder(TreeDecoder):
         self._chain = 0  # how deep the last static step drafted the greedy chain
         self._root_is_finite = False
 
-    def start(
-        self,
-        prompt: Sequence[int],
-        rule: AcceptanceRule | None = None,
-        *,
-        max_new_tokens: int = 256,
-        seed: int = 0,
-    ) -> float:
-        """As :meth:`TreeDecoder.start`."""
-        seconds = super().start(prompt, rule, max_new_tokens=max_new_tokens, seed=seed)
+    def _started(self, prompt: Sequence[int], seed: int) -> None:
+        super()._started(prompt, seed)
         self._chain = 0
         self._buffers.noise.start(seed)
-        return seconds
 
     @torch.inference_mode()
     def step(self, tree: DraftTree) -> Step:

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from entmtp_env.decoding.acceptance import AcceptanceRule
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.session import Session, Step
 from entmtp_env.trees import AUTOREGRESSIVE, DraftTree
@@ -93,18 +92,9 @@ class PromptLookupDecoder(Session):
             raise ValueError(f"tree {tree.name!r} is no chain, and a looked-up draft is one")
         super().check_tree(tree)
 
-    def start(
-        self,
-        prompt: Sequence[int],
-        rule: AcceptanceRule | None = None,
-        *,
-        max_new_tokens: int = 256,
-        seed: int = 0,
-    ) -> float:
-        """As :meth:`Session.start`."""
-        seconds = super().start(prompt, rule, max_new_tokens=max_new_tokens, seed=seed)
+    def _started(self, prompt: Sequence[int], seed: int) -> None:
+        super()._started(prompt, seed)
         self._context[: len(prompt)] = prompt
-        return seconds
 
     @torch.inference_mode()
     def step(self, tree: DraftTree) -> Step:

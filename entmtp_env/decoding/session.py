@@ -153,7 +153,12 @@ class Session:
         self._check_root(0)
         self.root = int(self._rule.choose(logits, [len(prompt)])[0])
         self.finish_reason = ""
-        return self._now() - begin
+        seconds = self._now() - begin
+        self._started(prompt, seed)
+        return seconds
+
+    def _started(self, prompt: Sequence[int], seed: int) -> None:
+        """Get ready for a text; the arguments are those of :meth:`start`."""
 
     def cut(self, verdict: Verdict, tokens: Tensor) -> tuple[list[int], str]:
         """The accepted tokens that really join the text: not past EOS, not past the cap.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from entmtp_env.decoding.acceptance import AcceptanceRule, Verdict
+from entmtp_env.decoding.acceptance import Verdict
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.graph_decoder import GraphDecoder
 from entmtp_env.decoding.graphs import Launch
@@ -76,19 +76,10 @@ class StagedGraphDecoder(StagedDecoder, GraphDecoder):
         self._choices: dict[StagedChoice, StaticChoice] = {}
         self._verified: StagedRows | None = None
 
-    def start(
-        self,
-        prompt: Sequence[int],
-        rule: AcceptanceRule | None = None,
-        *,
-        max_new_tokens: int = 256,
-        seed: int = 0,
-    ) -> float:
-        """As :meth:`TreeDecoder.start`."""
-        seconds = super().start(prompt, rule, max_new_tokens=max_new_tokens, seed=seed)
+    def _started(self, prompt: Sequence[int], seed: int) -> None:
+        super()._started(prompt, seed)
         for choice in self._choices.values():
             choice.start()
-        return seconds
 
     @property
     def built(self) -> BuiltTree:
