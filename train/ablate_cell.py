@@ -31,8 +31,8 @@ TrainBy = Literal["rl", "value", "imitation", "improvement"]
 
 Floats = npt.NDArray[np.float64]
 
-_LEFT_OUT = {"recordings", "out", "held_out", "costs", "bank", "seed"}
-"""Settings that name places, whose contents are noted instead, and the seed, which each row has."""
+_LEFT_OUT = {"recordings", "out", "held_out", "costs", "bank", "seed", "overwrite"}
+"""Settings that name places, whose contents are noted instead; the seed, which each row has; no results."""
 
 
 class Cell:
@@ -96,7 +96,13 @@ class Cell:
             policy: Predictor = self._supervise(self._train_by, out, seed)
         else:
             training = dataclasses.replace(
-                self._training, out=out, seed=seed, recordings=tuple(fit), held_out=tuple(choose)
+                self._training,
+                out=out,
+                seed=seed,
+                recordings=tuple(fit),
+                held_out=tuple(choose),
+                # Stopped between the end of a training and its row, the policy is there without the row.
+                overwrite=True,
             )
             # Its table is of the texts that choose.
             with contextlib.redirect_stdout(io.StringIO()):

@@ -80,6 +80,7 @@ class HeadsTraining:
         seed: Seed of everything random.
         device: "auto", "cpu" or "cuda".
         dtype: Element type of the base and of training's products, "auto" for the fastest.
+        overwrite: Train anew when the checkpoint is there and no interrupted training to go on with.
     """
 
     texts: tuple[Path, ...]
@@ -113,6 +114,7 @@ class HeadsTraining:
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings that no training can run with."""
@@ -138,10 +140,13 @@ def train_heads(config: HeadsTraining) -> None:
     """Train heads and write the checkpoint that was best on held-out texts.
 
     Raises:
+        FileExistsError: When the checkpoint is there, and no interrupted training to go on with.
         FileNotFoundError: When the texts, the base model or the checkpoint to start from are not there.
         ValueError: When the texts are unreadable, too few, or do not belong to the base model, the checkpoint
             to start from has another architecture, or an interrupted training cannot be gone on with.
     """
+    if config.out.exists() and not (config.overwrite or config.state_path.is_file()):
+        raise FileExistsError(f"{config.out}: there already; choose another --out, or add --overwrite")
     torch.manual_seed(config.seed)
     texts = _texts(config)
     checkpoint = None if config.init is None else heads_path(config.model, config.init)
@@ -198,7 +203,7 @@ def _texts(config: HeadsTraining) -> list[Text]:
 def run_fingerprint(config: HeadsTraining, all_texts: str, model_fingerprint: str, backbone: Backbone) -> str:
     """Hash of all that a training depends on, so that no other one is resumed by mistake."""
     # Places may change; what the rest stands for follows.
-    left_out = {"texts", "out", "cache", "cache_gigabytes", "model", "device", "dtype"}
+    left_out = {"texts", "out", "cache", "cache_gigabytes", "model", "device", "dtype", "overwrite"}
     settings = {name: str(value) for name, value in asdict(config).items() if name not in left_out}
     kind = f"{backbone.device.type} {backbone.dtype}"
     described = f"{sorted(settings.items())} {all_texts} {model_fingerprint} {kind}"

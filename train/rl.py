@@ -25,10 +25,10 @@ class SchedulerTraining:
     """Train a scheduler by reinforcement learning on recorded texts, with Stable-Baselines3.
 
     With --drafts a staged scheduler is trained, which decides after every drafted depth, by PPO over legal
-    decisions (MaskablePPO of sb3-contrib); a step is a decision then, and the policy file is for --policy
+    decisions (MaskablePPO of sb3-contrib); a step is a decision then, and the policy file is for --policies
     staged-learned@<out>. A decision to draft pays off later: --ppo.gamma 0.99 --ppo.gae-lambda 0.9.
 
-    Every few steps the policy is tried on held-out texts; the best one is kept, as a file for --policy
+    Every few steps the policy is tried on held-out texts; the best one is kept, as a file for --policies
     learned@<out>. Run the same command again after an interruption: it goes on from the last such trial.
 
     TensorBoard logs are in <out>.training, one run each for the training texts, where trees are drawn at
@@ -61,6 +61,7 @@ class SchedulerTraining:
         hidden: Widths of the hidden layers.
         evaluate_every: Decode steps between trials on the held-out texts.
         seed: Seed of everything random.
+        overwrite: Train anew when the policy is there and no interrupted training to go on with.
         ppo: Settings of PPO.
         dqn: Settings of DQN.
         a2c: Settings of A2C.
@@ -84,6 +85,7 @@ class SchedulerTraining:
     hidden: tuple[int, ...] = (64, 64)
     evaluate_every: int = 50_000
     seed: int = 0
+    overwrite: bool = False
     ppo: PPOSettings = field(default_factory=PPOSettings)
     dqn: DQNSettings = field(default_factory=DQNSettings)
     a2c: A2CSettings = field(default_factory=A2CSettings)
@@ -148,11 +150,14 @@ def train_scheduler(config: SchedulerTraining) -> None:
     """Train, write the policy that was best on held-out texts, and print what it reaches there.
 
     Raises:
+        FileExistsError: When the policy is there, and no interrupted training to go on with.
         FileNotFoundError: When a recording, the costs or the bank is not there.
         ValueError: When a setting is unknown, recordings, costs and bank or stages do not fit together, an
             interrupted training cannot be gone on with, or Stable-Baselines3, sb3-contrib or TensorBoard is
             not installed.
     """
+    if config.out.exists() and not (config.overwrite or config.state_path.is_file()):
+        raise FileExistsError(f"{config.out}: there already; choose another --out, or add --overwrite")
     trainer = _trainer()(config, *split_texts(config.recordings, config.held_out, config.folder))
     Console().print(trainer.run())
 

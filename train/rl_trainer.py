@@ -109,7 +109,7 @@ class SchedulerTrainer:
     def fingerprint(self) -> str:
         """Hash of all that the training depends on, so that no other one is resumed by mistake."""
         # Places may change; what the rest stands for follows.
-        left_out = {"recordings", "out", "held_out", "costs", "bank", "drafts", "stages"}
+        left_out = {"recordings", "out", "held_out", "costs", "bank", "drafts", "stages", "overwrite"}
         settings = {name: value for name, value in self.config.record.items() if name not in left_out}
         texts = [self.record[part]["fingerprint"] for part in ("train", "held_out")]
         described = [settings, texts, self.record["costs"], self.record["environment"]]

@@ -114,7 +114,7 @@ def test_replies_shorter_than_the_heads_are_deep_do_no_harm(config, tmp_path, so
 def test_bfloat16_products_train_as_well(config, arch):
     losses = []
     for dtype in ("float32", "bfloat16"):
-        train_heads(dataclasses.replace(config, arch=arch, dtype=dtype, epochs=4))
+        train_heads(dataclasses.replace(config, arch=arch, dtype=dtype, epochs=4, overwrite=True))
         losses.append(sum(read_manifest(config.out)["held_out"]["loss"]))
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.03)

@@ -133,11 +133,22 @@ def test_other_rewards_are_trained_on_as_they_are(tmp_path):
 def test_seeds_differ_and_repeat(tmp_path):
     networks = []
     for seed in (0, 0, 1):
-        config = told_bit_training(tmp_path, steps=500, seed=seed)
+        config = told_bit_training(tmp_path, steps=500, seed=seed, overwrite=True)
         train_scheduler(config)
         networks.append(load_sealed(config.out, "policy")[1]["weight_0"])
     assert (networks[0] == networks[1]).all()
     assert (networks[0] != networks[2]).any()
+
+
+def test_a_finished_training_is_replaced_only_when_asked_to(tmp_path):
+    config = told_bit_training(tmp_path, steps=500)
+    train_scheduler(config)
+    finished = config.out.read_bytes()
+    with pytest.raises(FileExistsError, match=r"policy\.npz: there already; .*add --overwrite"):
+        train_scheduler(config)
+    assert config.out.read_bytes() == finished
+    train_scheduler(dataclasses.replace(config, overwrite=True, seed=1))
+    assert config.out.read_bytes() != finished
 
 
 def test_the_state_of_another_training_is_refused(tmp_path, monkeypatch):

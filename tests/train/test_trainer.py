@@ -233,6 +233,18 @@ def test_files_may_move_between_runs(config, run, unbroken, tmp_path):
     assert_same(run(config), unbroken)
 
 
+def test_a_finished_training_is_replaced_only_when_asked_to(config, run):
+    run(config)
+    finished = config.out.read_bytes()
+    with pytest.raises(FileExistsError, match=r"heads\.safetensors: there already; .*add --overwrite"):
+        train_heads(config)
+    assert config.out.read_bytes() == finished
+    # An interrupted training goes on, whether it was to replace anything or not.
+    run(dataclasses.replace(config, overwrite=True), broken_at=6)
+    assert read_manifest(config.out)["held_out"]["step"] == EVERY
+    assert run(config).step == STEPS
+
+
 def test_heads_are_written_again_when_they_are_gone(config, run):
     # Nothing is learned, so the first point stays the best.
     config = dataclasses.replace(config, learning_rate=1e-12)
@@ -265,7 +277,7 @@ def test_a_damaged_state_is_refused(config, run, damage):
     with pytest.raises(ValueError, match=r"^cannot go on from .*state\.pt: .{5,}; delete it .* another out$"):
         train_heads(config)
     state.unlink()
-    train_heads(config)
+    train_heads(dataclasses.replace(config, overwrite=True))
     assert load_heads(config.out)
 
 
