@@ -29,6 +29,8 @@ _CELLS = {
     "probe": ("none", "first", "chain", "union"),
 }
 _HISTORY = "entropy,acceptance"
+_BY_RL = ("reward", "algo", "steps", "envs", "hidden", "evaluate_every")
+"""Settings that supervision has no use for, besides those of the algorithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +86,17 @@ class Ablation(SchedulerTraining):
             )
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}")
+        if self.drafts:
+            raise ValueError("only schedulers of a bank are ablated; drop drafts and stages")
         if self.what == "reward" and self.train_by != "rl":
             raise ValueError("supervision has no reward; train by rl to ablate the reward")
-        defaults = {field.name: field.default for field in fields(self)}
-        if self.what != "bank-size" and getattr(self, self.what) != defaults[self.what]:
+        defaults = {own.name: own.default for own in fields(self)} | {self.algo: type(self.settings)()}
+        changed = [name for name, plain in defaults.items() if getattr(self, name) != plain]
+        if self.what in changed:
             raise ValueError(f"{self.what} would have no effect; name the values to try as cells")
+        ignored = ("overwrite",) if self.train_by == "rl" else ("overwrite", *_BY_RL, self.algo)
+        if wrong := [name for name in ignored if name in changed]:
+            raise ValueError(f"{', '.join(wrong)} would have no effect with train_by {self.train_by}")
         if len(set(self.cells)) < len(self.cells):
             raise ValueError(f"cells must differ, got {', '.join(self.cells)}")
 

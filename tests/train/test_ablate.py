@@ -44,6 +44,14 @@ def config(tmp_path_factory):
     )
 
 
+def supervised(config, **changes):
+    """The same by supervision, which takes no settings of rl."""
+    left_out = {"reward", "algo", "steps", "envs", "hidden", "evaluate_every", "ppo"}
+    kept = {own.name: getattr(config, own.name) for own in dataclasses.fields(config)}
+    kept = {name: value for name, value in kept.items() if name not in left_out}
+    return Ablation(**kept | {"train_by": "improvement"} | changes)
+
+
 def rates(config, spec, **settings):
     """Tokens per second of each held-out text under a policy."""
     replays = Replays(config.held_out, config.environment | settings)
@@ -106,8 +114,22 @@ def test_an_interrupted_ablation_goes_on_and_takes_more_seeds(config, tmp_path, 
         ablate(dataclasses.replace(broken, steps=2_000, cells=("tokens_per_second",)))
 
 
+def test_a_seed_whose_row_is_missing_is_trained_again(config, tmp_path, monkeypatch):
+    config = dataclasses.replace(config, out=tmp_path, cells=("token",), seeds=1, steps=1_000)
+
+    def fail(cell, policy):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cell, "_measure", fail)
+        with pytest.raises(KeyboardInterrupt):
+            ablate(config)
+    assert (tmp_path / "features" / "token-0.npz").exists()
+    assert len(ablate(config)[0]["seeds"]) == 1
+
+
 def test_smaller_banks_are_prefixes_and_other_trainers_serve(config, tmp_path):
-    config = dataclasses.replace(config, what="bank-size", train_by="improvement", out=tmp_path, seeds=1)
+    config = supervised(config, what="bank-size", out=tmp_path, seeds=1)
     banks = {size: load_bank(training.bank) for size, training in config.trainings().items()}
     assert {size: bank.names for size, bank in banks.items()} == {
         "3": ("autoregressive", "chain-3", "chain-1"),
@@ -123,7 +145,7 @@ def test_smaller_banks_are_prefixes_and_other_trainers_serve(config, tmp_path):
 
 
 def test_without_candidates_union_is_refused_before_anything_is_trained(config, tmp_path):
-    config = dataclasses.replace(config, what="probe", train_by="improvement", out=tmp_path, seeds=1)
+    config = supervised(config, what="probe", out=tmp_path, seeds=1)
     with pytest.raises(ValueError, match=r"probe union: .*train record --candidates.*leave it out: --cells"):
         ablate(config)
     assert not list(tmp_path.rglob("*.jsonl"))
@@ -162,6 +184,12 @@ def test_the_costs_of_each_probe_are_found_by_its_name(config):
         ({"what": "reward", "train_by": "value"}, "supervision has no reward"),
         ({"features": "base"}, "features would have no effect; name the values to try as cells"),
         ({"cells": ("all", "all")}, "cells must differ"),
+        ({"overwrite": True}, "overwrite would have no effect"),
+        ({"drafts": ("drafts.npz",), "bank": "default"}, "only schedulers of a bank are ablated"),
+        (
+            {"train_by": "value"},
+            "steps, envs, hidden, evaluate_every, ppo would have no effect with train_by value",
+        ),
         ({"envs": 0}, "envs must be at least 1"),
     ],
 )
