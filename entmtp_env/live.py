@@ -17,12 +17,13 @@ from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.decoding.decoder import TreeDecoder
 from entmtp_env.decoding.session import Step
 from entmtp_env.engine import Engine, get_engine
-from entmtp_env.features import FeatureSet, Probe, root_shape
+from entmtp_env.features import FeatureSet, Probe
 from entmtp_env.model_errors import named_errors
 from entmtp_env.prompt_queue import PromptQueue
 from entmtp_env.prompts import Prompt, load_prompts
 from entmtp_env.render import render_ansi
 from entmtp_env.rewards import make_reward
+from entmtp_env.token_shapes import TokenShapes
 from entmtp_env.tracker import FeatureTracker, Signals
 from entmtp_env.trees import DraftTree, TopologyBank, load_bank
 
@@ -170,10 +171,18 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         """Tokens and seconds of the last step, both 0 before a text's first: what an online learner reads."""
         return self._last_step
 
-    def warm_up(self) -> None:
-        """Run every tree a few times, so that first-use costs fall into no timing; a reset must follow."""
+    def warm_up(self, prompt_id: str | None = None) -> None:
+        """Run every tree a few times, so that first-use costs fall into no timing; a reset must follow.
+
+        Args:
+            prompt_id: The prompt to do it with; by default the first.
+        """
         self._running = False
-        prompt = self.engine.encode(self.prompts[0])
+        prompt = self.prompts[0 if prompt_id is None else self._queue.find(prompt_id)]
+        with self.engine.lock, named_errors(f"warm-up with prompt {prompt.prompt_id!r}"):
+            self._warm_up(self.engine.encode(prompt))
+
+    def _warm_up(self, prompt: list[int]) -> None:
         for tree in self.bank:
             self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
             for _ in range(3):
@@ -288,19 +297,13 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             generated_fraction=len(self.decoder.tokens) / self.max_new_tokens,
             context_fraction=self.decoder.length / self.decoder.capacity,
             action=action,
-            root_shape=self._root_shape(),
+            root_shape=self._shapes[self.decoder.root],
             tree_value=self._tree_values(),
         )
 
-    def _root_shape(self) -> tuple[bool, ...]:
-        root = self.decoder.root
-        if root not in self._shapes:
-            self._shapes[root] = root_shape(self.engine.tokenizer.decode([root]))
-        return self._shapes[root]
-
     @cached_property
-    def _shapes(self) -> dict[int, tuple[bool, ...]]:
-        return {}
+    def _shapes(self) -> TokenShapes:
+        return TokenShapes(self.engine.tokenizer)
 
     def _tree_values(self) -> list[float] | None:
         if self.feature_set.probe != "union":

@@ -36,21 +36,27 @@ class PromptQueue:
             Number of the prompt, and a seed for the sampling of its text.
 
         Raises:
-            ValueError: When the prompt id or an option is unknown.
+            ValueError: When the prompt id or an option is unknown; the order stays as it is.
         """
         unknown = set(options or {}) - {"prompt_id"}
         if unknown:
             raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'prompt_id'")
+        picked = self.find(options["prompt_id"]) if options else None
         if not self._queue:
             self._queue = list(zip(*draw_order(rng, len(self._index)), strict=True))
         chosen, seed = self._queue.pop()
-        if options:
-            wanted = options["prompt_id"]
-            if wanted not in self._index:
-                example = next(iter(self._index))
-                raise ValueError(f"no prompt {wanted!r} in {self._name!r}; ids look like {example!r}")
-            chosen = self._index[wanted]
-        return chosen, seed
+        return chosen if picked is None else picked, seed
+
+    def find(self, prompt_id: str) -> int:
+        """Number of a prompt.
+
+        Raises:
+            ValueError: When there is no such id.
+        """
+        if prompt_id not in self._index:
+            example = next(iter(self._index))
+            raise ValueError(f"no prompt {prompt_id!r} in {self._name!r}; ids look like {example!r}")
+        return self._index[prompt_id]
 
 
 def draw_order(rng: np.random.Generator, count: int) -> tuple[list[int], list[int]]:

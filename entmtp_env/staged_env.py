@@ -108,10 +108,8 @@ class StagedEnv(LiveEnv):
         """Which actions are legal now, ``(actions,)``: the convention of sb3-contrib's MaskablePPO."""
         return self.stages.masks[self.decoder.table.depth].copy()
 
-    def warm_up(self) -> None:
-        """Make every decision twice, so that first-use costs fall into no timing; a reset must follow."""
-        self._running = False
-        prompt = self.engine.encode(self.prompts[0])
+    def _warm_up(self, prompt: list[int]) -> None:
+        """Make every decision twice."""
         for depth, mask in enumerate(self.stages.masks):
             for action in mask[1:].nonzero()[0]:
                 self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)

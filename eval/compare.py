@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from entmtp_env.figures import save_figure
 from entmtp_env.provenance import describe_run
 from eval.contest import Contest, Outcome, run_contests
 from eval.environment import enter_policies
-from eval.interleave import EvaluationError, draw_prompts
+from eval.interleave import Entrant, EvaluationError, draw_prompts
 from eval.plot import comparison_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE, PolicySummary, summarise
@@ -46,6 +47,7 @@ class Compare:
             litbench, sharegpt, one of these four from a file as in gsm8k@test.parquet, or a .jsonl file;
             or half of one, as in chat:evaluation and chat:calibration.
         num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
+        max_prompt_tokens: Longer prompts are left out; 0 = none, but those that do not fit are an error.
         baseline: The policy that the others are divided by.
         model: Base model: a known name, a folder or a Hugging Face repository.
         heads: Draft heads: auto, medusa or a checkpoint.
@@ -62,7 +64,8 @@ class Compare:
         bootstrap_samples: Resamples behind an interval.
         out: Result folder; by default runs/<command>-<date>-<time>.
         overwrite: Replace results that are in the folder already.
-        resume: Go on with the results in the folder, made with the same settings on the same machine.
+        resume: Go on with the results in the folder, made with the same settings on the same machine;
+            policies that learn while decoding (bandit, ucb) begin anew.
         env_id: Gymnasium id for the policies that choose trees of the bank; an environment of your own
             (module:Id) takes the keyword arguments of EntMTP/Live-v0.
     """
@@ -81,6 +84,7 @@ class Compare:
     )
     prompts: tuple[str, ...] = ("chat:evaluation",)
     num_prompts: int = 0
+    max_prompt_tokens: int = 0
     baseline: str = "hydra-default"
     model: str = "smollm2"
     heads: str = "auto"
@@ -156,7 +160,13 @@ def check_settings(config: Compare) -> None:
     Raises:
         ValueError: When there is such a setting.
     """
-    for name, least in (("num_prompts", 0), ("max_new_tokens", 1), ("seed", 0), ("bootstrap_samples", 1)):
+    for name, least in (
+        ("num_prompts", 0),
+        ("max_prompt_tokens", 0),
+        ("max_new_tokens", 1),
+        ("seed", 0),
+        ("bootstrap_samples", 1),
+    ):
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)} must be at least {least}")
     if not config.prompts:
@@ -178,14 +188,14 @@ def describe_contests(config: Compare, contests: Mapping[str, Contest]) -> dict[
     """The manifest: machine, command, settings, and by prompt set the environments and the seeds.
 
     ``environments`` has those of a prompt set by Gymnasium id, ``env_ids`` the id by row; a row with a model
-    of its own is in neither.
+    of its own is in neither. ``policies`` has the fingerprints of those that were read from files.
     """
     environments: dict[str, dict[str, Any]] = {prompts: {} for prompts in contests}
-    env_ids = {}
+    env_ids: dict[str, dict[str, str]] = {prompts: {} for prompts in contests}
     for prompts, contest in contests.items():
         for row, entrant in contest.entrants.items():
             if entrant.env_id:
-                env_ids[row] = entrant.env_id
+                env_ids[prompts][row] = entrant.env_id
                 unwrapped: Any = entrant.env.unwrapped
                 environments[prompts].setdefault(entrant.env_id, dict(unwrapped.manifest))
     settings = dataclasses.asdict(config) | {"out": config.out and str(config.out)}
@@ -193,6 +203,11 @@ def describe_contests(config: Compare, contests: Mapping[str, Contest]) -> dict[
         "settings": settings,
         "environments": environments,
         "env_ids": env_ids,
+        "policies": {
+            prompts: {row: own.fingerprint for row, own in contest.entrants.items() if own.fingerprint}
+            for prompts, contest in contests.items()
+        },
+        "prompt_texts": {prompts: contest.prompts_fingerprint for prompts, contest in contests.items()},
         "prompt_seeds": {prompts: dict(contest.seeds) for prompts, contest in contests.items()},
     }
 
@@ -222,8 +237,29 @@ def print_end(console: Console, out: Path, outcome: Outcome) -> None:
 def _prepare(config: Compare, prompts: str, stack: contextlib.ExitStack) -> Contest:
     specs = dict.fromkeys((REFERENCE, config.baseline, *config.policies))
     entrants = enter_policies(dataclasses.asdict(config), prompts, {spec: spec for spec in specs}, stack)
+    return make_contest(config, prompts, entrants)
+
+
+def make_contest(config: Compare, prompts: str, entrants: Mapping[str, Entrant]) -> Contest:
+    """Draw the prompts: the first that are short enough, after a seeded shuffle.
+
+    Raises:
+        ValueError: When none is, or one does not fit into the KV cache of every row.
+    """
     unwrapped: Any = entrants[REFERENCE].env.unwrapped
-    return Contest(entrants, draw_prompts(unwrapped.prompts, config.num_prompts, config.seed))
+    by_id = {prompt.prompt_id: prompt for prompt in unwrapped.prompts}
+    most = config.max_prompt_tokens
+    short = (
+        (prompt_id, seed)
+        for prompt_id, seed in draw_prompts(unwrapped.prompts, 0, config.seed).items()
+        if not most or len(unwrapped.engine.encode(by_id[prompt_id])) <= most
+    )
+    seeds = dict(itertools.islice(short, config.num_prompts or None))
+    if not seeds:
+        raise ValueError(f"{prompts!r} has no prompt of at most {most} tokens")
+    contest = Contest(entrants, seeds)
+    contest.check_room()
+    return contest
 
 
 def plain_summaries(config: Compare, summaries: Mapping[str, Sequence[PolicySummary]]) -> dict[str, Any]:

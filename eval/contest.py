@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from entmtp_env.progress import progress_bar
+from entmtp_env.prompts import Prompt
 from eval.interleave import Entrant, interleave_entrants, warm_up
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE
 from policies import Episode, Predictor, SchedulingEnv
+
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,52 @@ class Contest:
         banks: list[Any] = [own.env.unwrapped for own in self.entrants.values()]
         return tuple(dict.fromkeys(name for env in banks for name in env.bank.names))
 
-    def warm_up(self) -> None:
-        """Pay the first-use costs of every environment and policy."""
+    @property
+    def _by_env(self) -> list[tuple[SchedulingEnv, dict[str, Predictor]]]:
+        """Each environment with its policies."""
         groups: dict[int, tuple[SchedulingEnv, dict[str, Predictor]]] = {}
         for name, entrant in self.entrants.items():
             groups.setdefault(id(entrant.env), (entrant.env, {}))[1][name] = entrant.policy
-        for env, policies in groups.values():
+        return list(groups.values())
+
+    def check_room(self) -> None:
+        """Check that no text can fill the KV cache: where such a one ends depends on the schedule.
+
+        Raises:
+            ValueError: When one can; the message names the prompts.
+        """
+        for env, _ in self._by_env:
+            unwrapped: Any = env.unwrapped
+            # An environment of one's own may have no tokenizer to ask.
+            if not hasattr(unwrapped, "engine"):
+                continue
+            room = unwrapped.capacity - unwrapped.max_new_tokens - unwrapped.bank.max_nodes
+            lengths = {p.prompt_id: len(unwrapped.engine.encode(p)) for p in self._prompts}
+            long = [f"{name!r} ({count})" for name, count in lengths.items() if count > room]
+            if long:
+                more = f" and {len(long) - _SHOWN} more" if len(long) > _SHOWN else ""
+                raise ValueError(
+                    f"prompts of more than {room} tokens: {', '.join(long[:_SHOWN])}{more}; with "
+                    f"{unwrapped.max_new_tokens} new tokens and a tree of {unwrapped.bank.max_nodes} nodes "
+                    f"they do not fit into {unwrapped.capacity} KV rows: raise capacity, lower "
+                    "max_new_tokens, or leave them out with max_prompt_tokens"
+                )
+
+    @property
+    def prompts_fingerprint(self) -> str:
+        """Hash of the prompts' ids and texts, in their order."""
+        texts = repr([(prompt.prompt_id, prompt.text) for prompt in self._prompts])
+        return hashlib.sha256(texts.encode()).hexdigest()[:16]
+
+    @property
+    def _prompts(self) -> list[Prompt]:
+        unwrapped: Any = self.env.unwrapped
+        by_id = {prompt.prompt_id: prompt for prompt in unwrapped.prompts}
+        return [by_id[prompt_id] for prompt_id in self.seeds]
+
+    def warm_up(self) -> None:
+        """Pay the first-use costs of every environment and policy."""
+        for env, policies in self._by_env:
             warm_up(env, policies, next(iter(self.seeds)))
 
 

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import load_env_creator
 from entmtp_env.live import LiveEnv
 from eval.interleave import Entrant
 from policies import SchedulerPolicy, SchedulingEnv
-from policies.registry import make_named_policy, policy_env_id, policy_probe
+from policies.registry import make_named_policy, policy_env_id, policy_fingerprint, policy_probe
 
 _KEYS = (
     "model",
@@ -83,7 +83,8 @@ def enter_policies(
         if key not in envs:
             envs[key] = make_live_env({**settings, "probe": probe}, prompts, env_id)
             stack.callback(envs[key].close)
-        entrants[name] = Entrant(envs[key], make_named_policy(spec, envs[key]), key)
+        policy = make_named_policy(spec, envs[key])
+        entrants[name] = Entrant(envs[key], policy, key, policy_fingerprint(spec))
     return entrants
 
 

@@ -44,11 +44,13 @@ class Entrant:
         env_id: Gymnasium id that makes such an environment from the evaluation's settings, and behind a space
             the setting that is its own, as in ``EntMTP/Live-v0 probe=first``; empty when it has a model of
             its own.
+        fingerprint: Hash of what the policy was read from, see :func:`policies.registry.policy_fingerprint`.
     """
 
     env: SchedulingEnv
     policy: Predictor
     env_id: str = ""
+    fingerprint: str = ""
 
 
 def draw_prompts(prompts: Sequence[Prompt], limit: int, seed: int) -> dict[str, int]:
@@ -70,7 +72,7 @@ def draw_prompts(prompts: Sequence[Prompt], limit: int, seed: int) -> dict[str, 
 def warm_up(env: SchedulingEnv, policies: Mapping[str, Predictor], prompt_id: str) -> None:
     """Pay the first-use costs (kernels, allocations, imports) of every tree and policy, untimed."""
     unwrapped: Any = env.unwrapped
-    unwrapped.warm_up()
+    unwrapped.warm_up(prompt_id)
     observation, _ = env.reset(seed=0, options={"prompt_id": prompt_id})
     for policy in policies.values():
         policy.predict(observation, state=None, episode_start=np.array([True]), deterministic=True)

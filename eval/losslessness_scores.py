@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from entmtp_env.decoding.acceptance import AcceptanceRule, SampleRule
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.noise import gumbel_noise
-from eval.statistics import REFERENCE, Ratio, throughput_ratio
+from eval.statistics import ENOUGH, REFERENCE, Ratio, throughput_ratio
 
 BOUND = 0.02
 """Nats per token within which the paper (arXiv 2606.27550) finds perplexity unchanged."""
@@ -52,7 +52,8 @@ class Losses:
     def verdict(self) -> str:
         """Whether the gap is within :data:`BOUND`: ``holds``, ``does not hold`` or ``undecided``."""
         ends = [self.gap.low, self.gap.high]
-        if None in ends:
+        # Of texts that are all the same there is nothing to estimate.
+        if None in ends or self.same < self.texts < ENOUGH:
             return "undecided"
         low, high = (float(end or 0) for end in ends)
         if -BOUND <= low <= high <= BOUND:

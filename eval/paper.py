@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import re
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from eval.compare import (
     Compare,
     check_settings,
     describe_contests,
+    make_contest,
     plain_summaries,
     print_end,
     result_console,
@@ -30,7 +30,7 @@ from eval.compare import (
 )
 from eval.contest import Contest, Outcome, run_contests
 from eval.environment import enter_policies, make_live_env
-from eval.interleave import Entrant, draw_prompts
+from eval.interleave import Entrant
 from eval.losslessness import load_losslessness
 from eval.losslessness_table import loss_line
 from eval.paper_claims import Claim, check_claims
@@ -56,6 +56,7 @@ _METHODS = {
     "threshold": "EntMTP^τ",
     "ladder": "EntMTP-l",
 }
+_CALIBRATED = ("static", "threshold", "ladder")
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,10 @@ class Paper(Compare):
 
     Attributes:
         policies: Rows beside Vanilla, Medusa and Hydra, as in compare; {task} stands for the task's name. In
-            the table, static is EntMTP*, threshold EntMTP^τ and ladder EntMTP-l; the paper has none of the
-            others.
+            the table, a static@file is EntMTP*, a threshold@file EntMTP^τ and a ladder@file EntMTP-l; the
+            paper has none of the others, nor of these without calibration.
         prompts: The tasks: prompt sets as in compare.
         num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
-        max_prompt_tokens: Longer prompts are left out.
         baseline: The policy that the others are divided by in summary.json.
         medusa_heads: Medusa heads: a checkpoint, or auto for those that ship for the model; the row is left
             out when none do.
@@ -186,8 +186,9 @@ def task_name(prompts: str) -> str:
 
 
 def method(row: str) -> str:
-    """The paper's name of a row; empty when it has none."""
-    return _METHODS.get(re.split("[:@]", row)[0], "")
+    """The paper's name of a row; empty when it has none, as a scheduler that was not calibrated."""
+    name = re.split("[:@]", row)[0]
+    return "" if name in _CALIBRATED and "@" not in row else _METHODS.get(name, "")
 
 
 def _available(config: Paper) -> tuple[list[str], dict[str, str]]:
@@ -225,7 +226,7 @@ def _prepare(config: Paper, prompts: str, medusa: str, stack: contextlib.ExitSta
         _check_medusa(env, medusa)
         row = Entrant(env, make_named_policy(f"static:{MEDUSA_TREE}", env))
         entrants = {REFERENCE: reference, MEDUSA: row} | entrants
-    return Contest(entrants, _draw(config, prompts, reference.env))
+    return make_contest(config, prompts, entrants)
 
 
 def _check_medusa(env: SchedulingEnv, heads: str) -> None:
@@ -233,21 +234,6 @@ def _check_medusa(env: SchedulingEnv, heads: str) -> None:
     arch = unwrapped.manifest["heads_arch"]
     if arch != "medusa":
         raise ValueError(f"medusa_heads {heads!r} are {arch} heads; pass heads of the architecture medusa")
-
-
-def _draw(config: Paper, prompts: str, env: SchedulingEnv) -> dict[str, int]:
-    """Seed by prompt id of the first prompts, after a seeded shuffle, that are short enough."""
-    unwrapped: Any = env.unwrapped
-    by_id = {prompt.prompt_id: prompt for prompt in unwrapped.prompts}
-    short = (
-        (prompt_id, seed)
-        for prompt_id, seed in draw_prompts(unwrapped.prompts, 0, config.seed).items()
-        if len(unwrapped.engine.encode(by_id[prompt_id])) <= config.max_prompt_tokens
-    )
-    seeds = dict(itertools.islice(short, config.num_prompts or None))
-    if not seeds:
-        raise ValueError(f"{prompts!r} has no prompt of at most {config.max_prompt_tokens} tokens")
-    return seeds
 
 
 def _manifest(config: Paper, contests: Mapping[str, Contest], left_out: Mapping[str, str]) -> dict[str, Any]:

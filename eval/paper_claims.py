@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eval.paper_numbers import PAPER
-from eval.statistics import Ratio, throughput_ratio
+from eval.statistics import ENOUGH, Ratio, throughput_ratio
 from policies import Episode
 
 CLAIMS = (("Hydra", "Medusa"), ("EntMTP*", "Hydra"), ("EntMTP^τ", "EntMTP*"))
@@ -22,17 +22,21 @@ class Claim:
         slower: The other.
         ratio: Throughput of the first over the second, prefill included.
         reported: The paper's; ``None`` for a task that it does not report.
+        prompts: How many it was measured on.
     """
 
     faster: str
     slower: str
     ratio: Ratio
     reported: float | None
+    prompts: int
 
     @property
     def verdict(self) -> str:
-        """``holds``, ``does not hold``, or ``undecided`` when the interval has 1 in it or there is none."""
-        if self.ratio.low is None or self.ratio.high is None or self.ratio.low <= 1 <= self.ratio.high:
+        """``holds``, ``does not hold``, or ``undecided``: 1 in the interval, or too few prompts for one."""
+        if self.ratio.low is None or self.ratio.high is None or self.prompts < ENOUGH:
+            return "undecided"
+        if self.ratio.low <= 1 <= self.ratio.high:
             return "undecided"
         return "holds" if self.ratio.low > 1 else "does not hold"
 
@@ -54,7 +58,7 @@ def check_claims(task: str, methods: Mapping[str, Sequence[Episode]], samples: i
             theirs = (
                 reported[faster].tokens_per_second / reported[slower].tokens_per_second if reported else None
             )
-            claims.append(Claim(faster, slower, ratio, theirs))
+            claims.append(Claim(faster, slower, ratio, theirs, len(methods[faster])))
     return claims
 
 

@@ -13,6 +13,8 @@ from policies import Episode
 
 FloatArray = npt.NDArray[np.float64]
 
+ENOUGH = 10
+"""Prompts below which a bootstrap's interval is so much too narrow that nothing is decided by it."""
 REFERENCE = "autoregressive"
 """The policy whose throughput is ρ = 1 and whose texts the others must reproduce."""
 

@@ -9,13 +9,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from eval.labels import fold_spec
-from eval.statistics import REFERENCE, PolicySummary, Ratio
+from eval.statistics import ENOUGH, REFERENCE, PolicySummary, Ratio
 
 _LABEL_WIDTH = 19
 
 LEGEND = (
     f"★ most tokens per second (policy's time included, prefill's not); ρ: × {REFERENCE}; "
-    f"[low, high]: paired bootstrap over prompts, 95 %; same text: equal to {REFERENCE}'s"
+    f"[low, high]: paired bootstrap over prompts, 95 %, too narrow for fewer than {ENOUGH}; "
+    f"same text: equal to {REFERENCE}'s"
 )
 """What the columns mean; said once below all tables."""
 

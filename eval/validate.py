@@ -120,10 +120,11 @@ def validate(config: Validate) -> list[Repetition]:
     if not config.tolerance >= 0:
         raise ValueError(f"tolerance={config.tolerance} must be at least 0")
     results = load_results(config.results)
-    if not isinstance(results.manifest.get("env_ids"), dict):
+    env_ids = results.manifest.get("env_ids")
+    if not isinstance(env_ids, dict) or not all(isinstance(own, dict) for own in env_ids.values()):
         raise ValueError(
-            f"{results.path}: manifest.json has no env_ids, the environment of each policy; results of an "
-            "earlier version cannot be repeated"
+            f"{results.path}: manifest.json has no env_ids, the environment of each policy by prompt set; "
+            "results of an earlier version cannot be repeated"
         )
     _refuse(f"{results.path} contradicts itself", inconsistencies(results))
     repetitions = list(_repeat(config, results).values())
@@ -190,18 +191,18 @@ def _repeat(config: Validate, results: StoredResults) -> Mapping[tuple[str, str]
     runs = [
         own
         for own in results.runs
-        if own.run.episode.prompt_id in chosen[own.prompts] and own.run.policy in env_ids
+        if own.run.episode.prompt_id in chosen[own.prompts] and own.run.policy in env_ids[own.prompts]
     ]
     repetitions: dict[tuple[str, str], Repetition] = {}
     with contextlib.ExitStack() as stack:
         envs = {}
-        for place in dict.fromkeys((own.prompts, env_ids[own.run.policy]) for own in runs):
-            envs[place] = _make_env(results, *place)
+        for place in dict.fromkeys((own.prompts, env_ids[own.prompts][own.run.policy]) for own in runs):
+            envs[place] = _make_env(results, *place, same_device=math.isfinite(config.tolerance))
             stack.callback(envs[place].close)
             warm_up(envs[place], {}, chosen[place[0]][0])
         bar = stack.enter_context(progress_bar())
         for own in bar.track(runs, description="repeating"):
-            env, episode = envs[own.prompts, env_ids[own.run.policy]], own.run.episode
+            env, episode = envs[own.prompts, env_ids[own.prompts][own.run.policy]], own.run.episode
             unwrapped: Any = env.unwrapped
             for i, step in enumerate(episode.steps):
                 if not 0 <= step.action < len(unwrapped.bank):
@@ -223,11 +224,13 @@ def _repeat(config: Validate, results: StoredResults) -> Mapping[tuple[str, str]
 
 def _elsewhere(results: StoredResults) -> list[str]:
     """Rows that ran with heads and a tree of their own, of which the settings say nothing."""
-    rows = dict.fromkeys(own.run.policy for own in results.runs)
-    return [row for row in rows if row not in results.manifest["env_ids"]]
+    env_ids = results.manifest["env_ids"]
+    return list(
+        dict.fromkeys(own.run.policy for own in results.runs if own.run.policy not in env_ids[own.prompts])
+    )
 
 
-def _make_env(results: StoredResults, prompts: str, env_id: str) -> SchedulingEnv:
+def _make_env(results: StoredResults, prompts: str, env_id: str, same_device: bool) -> SchedulingEnv:
     recorded = results.manifest["environments"][prompts][env_id]
     own = {key: recorded[key] for key in ("dtype", "probe") if key in recorded}
     env = make_live_env(results.settings | own, prompts, env_id.partition(" ")[0])
@@ -235,13 +238,14 @@ def _make_env(results: StoredResults, prompts: str, env_id: str) -> SchedulingEn
     differing = [
         f"{key} {recorded[key]!r} recorded, {now!r} live"
         for key, now in unwrapped.manifest.items()
-        if key in recorded and recorded[key] != now
+        if key in recorded and recorded[key] != now and (same_device or key != "device")
     ]
     if differing:
         env.close()
         raise ValueError(
             f"{results.path} was made with something else than what is here: {'; '.join(differing)}; "
-            "validate it with the model, heads and bank that it was made with"
+            "validate it with the model, heads and bank that it was made with; on another device, with "
+            "tolerance inf"
         )
     return env
 

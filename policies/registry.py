@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
 import importlib
 import inspect
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 from gymnasium.vector import VectorEnv
@@ -129,6 +131,31 @@ def policy_probe(spec: str) -> str | None:
         return None if hasattr(factory, "read_file") else PolicyFile.load(path).probe
     except ValueError as error:
         raise ValueError(f"policy {spec!r}: {error}") from error
+
+
+def policy_fingerprint(spec: str) -> str:
+    """Hash of what a spec does not say: of its file, and of the source file of a class of your own.
+
+    Args:
+        spec: As :func:`make_policy` takes it.
+
+    Returns:
+        16 hex digits; empty for a built-in policy without a file.
+
+    Raises:
+        FileNotFoundError: When there is no such file.
+        ValueError: When the policy is unknown.
+    """
+    parsed = parse_spec(spec)
+    name, _ = _name_and_argument(parsed)
+    sources: list[str | Path] = []
+    if parsed.file is not None:
+        sources.append(policy_path(name, parsed.file))
+    if name not in BUILT_IN and (source := inspect.getsourcefile(_find(name))):
+        sources.append(source)
+    if not sources:
+        return ""
+    return hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
 
 
 def make_named_policy(spec: str, env: SchedulingEnv | VectorEnv[Any, Any, Any]) -> Predictor:

@@ -51,7 +51,7 @@ class ReplayEpisodes(gymnasium.Env[Observation, int], ABC):
         """Tokens and seconds of the last step or decision, both 0 before a text's first."""
         return self._last_step
 
-    def warm_up(self) -> None:
+    def warm_up(self, prompt_id: str | None = None) -> None:
         """Nothing: a replay has no first-use costs."""
 
     def reset(

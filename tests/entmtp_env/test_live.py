@@ -377,3 +377,20 @@ def test_autoreset_steps_are_no_decode_steps(tiny_files):
             assert infos["seconds"][0] > 0
         after_end = bool(terminated[0] or truncated[0])
     assert resets >= 3
+
+
+def test_it_warms_up_with_the_prompt_that_is_asked_for(make, monkeypatch):
+    env = make().unwrapped
+    start, lengths = env.decoder.start, []
+
+    def started(prompt, *args, **settings):
+        lengths.append(len(prompt))
+        return start(prompt, *args, **settings)
+
+    monkeypatch.setattr(env.decoder, "start", started)
+    env.warm_up("t3")
+    assert set(lengths) == {4}
+    env.warm_up()
+    assert lengths[-1] == 1
+    with pytest.raises(ValueError, match="no prompt 'gone'"):
+        env.warm_up("gone")

@@ -41,10 +41,11 @@ class DecoderEnv(FakeEnv):
     ):
         super().__init__(bank=load_bank(bank), max_steps=1 << 30)
         self.prompts = load_prompts(prompts)
-        self.max_tokens = max_new_tokens
+        self.max_tokens = self.max_new_tokens = max_new_tokens
+        self.capacity = capacity
         self.manifest = {"model": model, "dtype": dtype, "bank_fingerprint": self.bank.fingerprint}
 
-    def warm_up(self):
+    def warm_up(self, prompt_id=None):
         self.log.append(("warm_up", None))
 
     def reset(self, *, seed=None, options=None):

@@ -199,7 +199,8 @@ def test_staged_policies_are_rows_like_any_other(tiny_files):
     assert len(set(drafted[staged["policy"]])) > 1
     assert {s["policy"] for s in steps if not s["tree"]} == set()
     assert {len(s["parents"]) for s in steps if s["policy"] == eagle["policy"]} == {12}
-    assert manifest["env_ids"] == dict.fromkeys([plain["policy"], hydra["policy"]], "EntMTP/Live-v0") | (
+    (env_ids,) = manifest["env_ids"].values()
+    assert env_ids == dict.fromkeys([plain["policy"], hydra["policy"]], "EntMTP/Live-v0") | (
         dict.fromkeys([eagle["policy"], staged["policy"]], "EntMTP/Staged-v0")
     )
     (environments,) = manifest["environments"].values()

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from eval.compare import compare
+from eval.compare import Compare, compare
 from eval.contest import Contest, run_contests
 from eval.interleave import Entrant
 from eval.results import FILES, ResultFolder
@@ -127,3 +127,23 @@ def test_complete_results_are_summarised_anew(config, decoder):
     again = compare(dataclasses.replace(settings, resume=True))
     assert again == first
     assert not [event for event, _ in decoder.log if event == "step"]
+
+
+def test_prompts_that_may_fill_the_cache_are_named(tiny_files, tmp_path):
+    """Prompt i has i + 1 tokens, a text 24 and the largest tree 63 nodes."""
+    settings = {
+        "policies": ("staged-threshold", "prompt-lookup"),
+        "prompts": (tiny_files.prompts,),
+        "bootstrap_samples": 50,
+        "out": tmp_path / "results",
+        **{key: value for key, value in tiny_files.kwargs.items() if key != "prompts"},
+        "capacity": 24 + 63 + 3,
+    }
+    with pytest.raises(
+        ValueError, match=r"more than 3 tokens: '.*63 nodes they do not fit into 90 KV"
+    ) as error:
+        compare(Compare(**settings))
+    assert [name in str(error.value) for name in ("t2", "t3", "t4", "t5")] == [False, True, True, True]
+    (rows,) = compare(Compare(**settings, max_prompt_tokens=3)).values()
+    # In float32 a text that the cache had cut would have been an error.
+    assert {row.prompts for row in rows} == {3}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from entmtp_env.decoding import GreedyRule, SampleRule
 from entmtp_env.decoding.noise import gumbel_noise
 from eval.losslessness_scores import TextScorer, departure, summarise_losses
+from eval.statistics import ENOUGH
 from tests.tiny import tiny_backbone, tiny_model
 
 PROMPT, TEXT = [1, 5, 9, 3], [7, 7, 20, 4, 11]
@@ -75,10 +76,20 @@ def test_a_row_is_compared_text_by_text():
         ((0.03, 0.05), "does not hold"),
         ((-0.03, -0.05), "does not hold"),
         ((-0.05, 0.05), "undecided"),
-        ((0.01,), "undecided"),
     ],
 )
-def test_the_verdict_needs_the_whole_interval(differences, verdict):
-    nats = {"autoregressive": [0.0] * len(differences), "other": list(differences)}
-    margins = dict.fromkeys(nats, [None] * len(differences))
-    assert summarise_losses(nats, margins, 500, 0)[1].verdict == verdict
+def test_the_verdict_needs_the_whole_interval_and_texts_enough(differences, verdict):
+    def other(times):
+        count = times * len(differences)
+        nats = {"autoregressive": [0.0] * count, "other": [*differences] * times}
+        margins = {"autoregressive": [None] * count, "other": [0.1] * count}
+        return summarise_losses(nats, margins, 500, 0)[1]
+
+    assert other(ENOUGH // 2).verdict == verdict
+    assert other(ENOUGH // 2 - 1).verdict == "undecided"
+
+
+def test_of_texts_that_are_the_same_few_are_enough():
+    nats = {"autoregressive": [1.0, 2.0], "other": [1.0, 2.0]}
+    margins = {policy: [None, None] for policy in nats}
+    assert summarise_losses(nats, margins, 500, 0)[1].verdict == "holds"

@@ -7,10 +7,12 @@ import pytest
 
 from entmtp_env.decoding import save_heads
 from entmtp_env.prompt_sources import PromptsUnavailableError
+from entmtp_env.trees import default_bank
 from eval.losslessness import Losslessness, losslessness
 from eval.paper import HYDRA, MEDUSA, Paper, method, paper, task_name
 from eval.results import FILES
 from eval.stored import load_results
+from policies.policy_file import PolicyFile
 from tests.eval.decoder_env import DecoderEnv
 from tests.tiny import tiny_backbone, tiny_heads
 
@@ -37,11 +39,22 @@ def questions(tmp_path):
     return f"gsm8k@{path}"
 
 
+CALIBRATED = {"static": {"tree": "tree-6x3"}, "threshold": {}, "ladder": {}}
+
+
 @pytest.fixture
-def settings(decoder, questions, tmp_path):
+def calibrated(tmp_path):
+    """Specs of policy files for the default bank, in the order of the paper's rows."""
+    for name, options in CALIBRATED.items():
+        PolicyFile(name, default_bank().fingerprint, options).save(tmp_path / f"{name}.json")
+    return tuple(f"{name}@{tmp_path / name}.json" for name in CALIBRATED)
+
+
+@pytest.fixture
+def settings(decoder, questions, calibrated, tmp_path):
     base = Paper(
         prompts=(f"{questions}:evaluation",),
-        policies=("static:tree-6x3", "threshold", "ladder", "random"),
+        policies=(*calibrated, "random"),
         max_new_tokens=24,
         num_prompts=4,
         bootstrap_samples=200,
@@ -51,7 +64,8 @@ def settings(decoder, questions, tmp_path):
     return lambda **changes: dataclasses.replace(base, **changes)
 
 
-ROWS = ["autoregressive", MEDUSA, HYDRA, "static:tree-6x3", "threshold", "ladder", "random"]
+def rows_of(config):
+    return ["autoregressive", MEDUSA, HYDRA, *config.policies]
 
 
 def test_the_defaults_are_the_papers():
@@ -72,7 +86,7 @@ def test_the_table_has_the_methods_with_the_papers_numbers_beside(settings, caps
     config = settings()
     result = paper(config)
     (rows,) = result.summaries.values()
-    assert [row.policy for row in rows] == ROWS
+    assert [row.policy for row in rows] == rows_of(config)
     lines = capsys.readouterr().out.splitlines()
     for name, row, reported in (
         ("Vanilla", rows[0], ("33.7", "1.00", "1.00")),
@@ -112,9 +126,10 @@ def test_hydra_heads_are_no_medusa_heads(settings, decoder):
 
 
 def test_a_model_without_medusa_heads_has_no_such_row(settings, capsys):
-    result = paper(settings(model="some/model"))
+    config = settings(model="some/model")
+    result = paper(config)
     (rows,) = result.summaries.values()
-    assert [row.policy for row in rows] == [row for row in ROWS if row != MEDUSA]
+    assert [row.policy for row in rows] == [row for row in rows_of(config) if row != MEDUSA]
     assert "no Medusa heads ship for 'some/model'" in result.left_out["Medusa"]
     assert "left out: Medusa" in capsys.readouterr().out
 
@@ -183,7 +198,7 @@ def test_the_summary_has_claims_methods_and_the_papers_rows(settings):
     ]
     (rows,) = result.summaries.values()
     by_name = {row.policy: row.tokens_per_second_with_prefill for row in rows}
-    assert claims[1]["ratio"]["value"] == pytest.approx(by_name["static:tree-6x3"] / by_name[HYDRA])
+    assert claims[1]["ratio"]["value"] == pytest.approx(by_name[config.policies[0]] / by_name[HYDRA])
     assert summary["methods"][MEDUSA] == "Medusa"
     assert summary["paper"][config.prompts[0]]["EntMTP*"]["tokens_per_second"] == 109.7
 
@@ -204,7 +219,9 @@ def test_the_task_of_a_prompt_set(prompts, name):
 
 def test_methods_are_told_by_the_policy():
     assert method("static@runs/{task}/static.json") == "EntMTP*"
-    assert method("threshold:on=0.7") == "EntMTP^τ"
+    assert method("threshold:on=0.7@runs/threshold.json") == "EntMTP^τ"
+    assert method("threshold:on=0.7") == method("static:tree-4x2") == ""
+    assert method("hydra-default") == "Hydra"
     assert method("learned@x.npz") == ""
 
 
@@ -225,7 +242,7 @@ def test_stopped_and_resumed_it_has_the_same_rows_and_prompts(settings, monkeypa
         paper(config)
     assert f"--resume --out {config.out}" in capsys.readouterr().out
     before = load_results(config.out)
-    assert 0 < len(before.runs) < 4 * len(ROWS)
+    assert 0 < len(before.runs) < 4 * len(rows_of(config))
     monkeypatch.setattr(PaperEnv, "step", steps)
     result = paper(dataclasses.replace(config, resume=True))
     after = load_results(config.out)
@@ -233,17 +250,17 @@ def test_stopped_and_resumed_it_has_the_same_rows_and_prompts(settings, monkeypa
         (own.totals, own.run) for own in before.runs
     ]
     (rows,) = result.summaries.values()
-    assert [row.policy for row in rows] == ROWS
+    assert [row.policy for row in rows] == rows_of(config)
     assert {row.prompts for row in rows} == {4}
 
 
-def test_on_real_engines_all_rows_run_and_perplexity_is_claimed(tiny_files, tmp_path, capsys):
+def test_on_real_engines_all_rows_run_and_perplexity_is_claimed(tiny_files, calibrated, tmp_path, capsys):
     staged = ("staged-threshold", "eagle2", "eagle2-cost-aware", "prompt-lookup")
     assert set(staged) < set(Paper().policies)
     medusa = tmp_path / "medusa.safetensors"
     save_heads(tiny_heads(tiny_backbone(), arch="medusa", pack=False), medusa)
     config = Paper(
-        policies=("static:tree-4x2", *staged),
+        policies=(calibrated[0], *staged),
         prompts=(tiny_files.prompts,),
         num_prompts=2,
         bootstrap_samples=50,
@@ -253,10 +270,10 @@ def test_on_real_engines_all_rows_run_and_perplexity_is_claimed(tiny_files, tmp_
         **{key: value for key, value in tiny_files.kwargs.items() if key != "prompts"},
     )
     (rows,) = paper(config).summaries.values()
-    assert [row.policy for row in rows] == ["autoregressive", MEDUSA, HYDRA, "static:tree-4x2", *staged]
+    assert [row.policy for row in rows] == rows_of(config)
     # Greedy texts in float32 are those of autoregressive decoding, whichever heads draft.
     assert [row.same_texts for row in rows] == [2] * len(rows)
-    assert MEDUSA not in load_results(config.out).manifest["env_ids"]
+    assert not any(MEDUSA in rows for rows in load_results(config.out).manifest["env_ids"].values())
     assert "nats per token of Vanilla" not in capsys.readouterr().out
     losslessness(Losslessness(config.out))
     capsys.readouterr()

@@ -20,7 +20,7 @@ def test_a_task_that_the_paper_does_not_report_has_no_columns_of_it(episode):
 
 
 def test_a_claim_is_a_sentence_with_both_numbers():
-    line = claim_line("gsm8k", Claim("Hydra", "Medusa", Ratio(1.25, 1.1, 1.4), 1.171))
+    line = claim_line("gsm8k", Claim("Hydra", "Medusa", Ratio(1.25, 1.1, 1.4), 1.171, 100))
     assert line == "gsm8k: Hydra faster than Medusa: holds (1.25 [1.10, 1.40]; paper: 1.17)"
-    line = claim_line("arc", Claim("EntMTP*", "Hydra", Ratio(0.9), None))
+    line = claim_line("arc", Claim("EntMTP*", "Hydra", Ratio(0.9), None, 100))
     assert line == "arc: EntMTP* faster than Hydra: undecided (0.90)"

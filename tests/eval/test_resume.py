@@ -52,6 +52,8 @@ def test_the_manifest_of_the_same_run_goes_on(folder):
         ("machine", "processor", "another"),
         ("libraries", "torch", "0.1"),
         ("prompt_seeds", "another", {"q": 1}),
+        ("prompt_texts", "another", "other texts"),
+        ("policies", "another", {"threshold@file.json": "other file"}),
     ],
 )
 def test_another_run_is_refused_by_what_differs(folder, key, inner, value):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policies import PolicyFile, SchedulerPolicy, make_policy, policy_names
-from policies.registry import BUILT_IN, policy_env_id
+from policies.registry import BUILT_IN, policy_env_id, policy_fingerprint
 from tests.fake_env import NOT_FOR_FAKES
 
 MODULE = """
@@ -141,3 +141,19 @@ def test_the_environment_that_a_policy_is_made_for(env, module, tmp_path):
 def test_predict_of_a_custom_policy_is_batched(env, module):
     rows = np.zeros((4, len(env.feature_names)), np.float32)
     assert make_policy(f"{module}:Fixed", env).predict(rows)[0].shape == (4,)
+
+
+def test_the_fingerprint_of_a_policy_is_that_of_what_it_is_read_from(env, module, tmp_path):
+    assert policy_fingerprint("threshold:on=0.5") == ""
+    path = tmp_path / "threshold.json"
+    path.write_text("{}")
+    first = policy_fingerprint(f"threshold@{path}")
+    assert policy_fingerprint(f"threshold:on=0.5@{path}") == first != ""
+    path.write_text("{ }")
+    assert policy_fingerprint(f"threshold@{path}") not in ("", first)
+    own = policy_fingerprint(f"{module}:Duck")
+    with (tmp_path / f"{module}.py").open("a") as file:
+        file.write("\nDuck.new = 1\n")
+    assert policy_fingerprint(f"{module}:Duck") not in ("", own)
+    with pytest.raises(FileNotFoundError):
+        policy_fingerprint("threshold@no-such-file.json")
