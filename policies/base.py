@@ -20,6 +20,11 @@ SchedulingEnv = gymnasium.Env[Any, Any]
 """An environment whose ``unwrapped`` has a ``bank`` and ``feature_names``."""
 
 
+def env_probe(env: SchedulingEnv) -> str | None:
+    """What an environment drafts before each decision; ``None`` where there is no such choice."""
+    return getattr(getattr(env.unwrapped, "feature_set", None), "probe", None)
+
+
 class Predictor(Protocol):
     """Anything with ``predict``: the policies here, your own, and every Stable-Baselines3 model."""
 
@@ -43,12 +48,18 @@ class SchedulerPolicy(ABC):
     Args:
         env: The environment to schedule; its bank and feature names are read, it is not kept.
 
+    Raises:
+        ValueError: When it schedules a bank, as it does without an ``env_id`` of its own, and the environment
+            has none.
+
     Attributes:
         name: The policy's name in specs and tables; ``module:Class`` unless the class sets its own.
         argument: The option that a spec's bare argument fills, as ``tree`` in ``static:hydra-default``.
-        env_id: Gymnasium id of the environment that it schedules live unless told otherwise.
+        env_id: Gymnasium id of the environment that it schedules live unless told otherwise. A class that has
+            its own checks for itself that the environment is of that kind.
         bank: The trees; action ``k`` is ``bank[k]``.
         feature_names: Name of each column of an observation.
+        probe: What is drafted before each decision, see `env_probe`; ``None`` when it does not matter.
         options: The options in force, defaults included; a subclass with options sets it.
 
     Example:
@@ -73,9 +84,21 @@ class SchedulerPolicy(ABC):
 
     def __init__(self, env: SchedulingEnv) -> None:
         unwrapped: Any = env.unwrapped
-        self.bank: TopologyBank = unwrapped.bank
+        self.bank = self._bank_of(env)
         self.feature_names: tuple[str, ...] = tuple(unwrapped.feature_names)
+        self.probe = env_probe(env)
         self.options: Mapping[str, Any] = {}
+
+    @classmethod
+    def _bank_of(cls, env: SchedulingEnv) -> TopologyBank:
+        unwrapped: Any = env.unwrapped
+        bank: TopologyBank = unwrapped.bank
+        if cls.env_id == SchedulerPolicy.env_id and not isinstance(bank, TopologyBank):
+            raise ValueError(
+                f"policy {cls.name!r} schedules a bank of trees, which {type(unwrapped).__name__} does not "
+                f"have; run it in {cls.env_id} or its replay"
+            )
+        return bank
 
     def initial_memory(self, n: int) -> Memory:
         """Memory of ``n`` environments at the start of an episode, first axis of each array ``n``."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from entmtp_env.sealed_npz import load_sealed, save_sealed
 from policies.base import SchedulerPolicy, SchedulingEnv
 from policies.network import Network
-from policies.policy_file import PolicyFile, env_probe, feature_fingerprint
+from policies.policy_file import PolicyFile, feature_fingerprint
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,7 +41,7 @@ class NetworkPolicy(SchedulerPolicy):
                 f"policy {self.name!r}: the network has {network.shape[0]} inputs and {network.shape[1]} "
                 f"outputs, the environment {expected[0]} features and {expected[1]} trees"
             )
-        self.network, self.file, self.probe = network, file, env_probe(env)
+        self.network, self.file = network, file
 
     @property
     def spec(self) -> str:
@@ -56,7 +56,7 @@ class NetworkPolicy(SchedulerPolicy):
             training: How the network was trained; free JSON values, never read back.
         """
         features = feature_fingerprint(self.feature_names)
-        header = replace(PolicyFile.of(self, training), feature_fingerprint=features, probe=self.probe)
+        header = replace(PolicyFile.of(self, training), feature_fingerprint=features)
         save_sealed(path, _KIND, asdict(header), self.network.to_arrays())
 
     @classmethod

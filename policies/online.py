@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,19 +115,18 @@ class OnlinePolicy(SchedulerPolicy):
     def save(self, path: str | Path, calibration: Mapping[str, Any] | None = None) -> None:
         """Write a policy file with what was learned; ``name@path`` goes on from there.
 
-        The file refuses another bank and other features, but not another machine, whose steps take other
-        seconds than those that were learned.
+        The file refuses another bank or probe and other features, but not another machine, whose steps take
+        other seconds than those that were learned.
 
         Args:
             path: The file, JSON.
             calibration: How it was learned; free.
         """
-        PolicyFile(
-            self.name,
-            self.bank.fingerprint,
-            {**self.options, "learned": {key: array.tolist() for key, array in self.learned.items()}},
-            feature_fingerprint(self.feature_names),
-            calibration or {},
+        learned = {key: array.tolist() for key, array in self.learned.items()}
+        replace(
+            PolicyFile.of(self, calibration),
+            options={**self.options, "learned": learned},
+            feature_fingerprint=feature_fingerprint(self.feature_names),
         ).save(path)
 
     def _restore(self, learned: Mapping[str, Any] | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from entmtp_env.files import read_json, write_text_atomically
-from policies.base import SchedulerPolicy, SchedulingEnv
+from policies.base import SchedulerPolicy, SchedulingEnv, env_probe
 
 _FORMAT = 1
 
@@ -18,11 +18,6 @@ _FORMAT = 1
 def feature_fingerprint(feature_names: Sequence[str]) -> str:
     """Hash of the features in their order; a policy that reads them by position carries it."""
     return hashlib.sha256(repr(tuple(feature_names)).encode()).hexdigest()[:16]
-
-
-def env_probe(env: SchedulingEnv) -> str | None:
-    """What an environment drafts before each decision; ``None`` where there is no such choice."""
-    return getattr(getattr(env.unwrapped, "feature_set", None), "probe", None)
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,8 @@ class PolicyFile:
         options: Keyword arguments of the policy.
         feature_fingerprint: See `feature_fingerprint`; ``None`` when features are read by name.
         calibration: How the options were found; free, never read back.
-        probe: What was drafted before each decision when they were found; ``None`` when it does not matter.
+        probe: What was drafted before each decision when they were found; ``None`` when it does not matter or
+            is not known.
     """
 
     policy: str
@@ -61,7 +57,11 @@ class PolicyFile:
     def of(cls, policy: SchedulerPolicy, calibration: Mapping[str, Any] | None = None) -> PolicyFile:
         """Describe a policy with the options that it has in force."""
         return cls(
-            policy.name, policy.bank.fingerprint, dict(policy.options), calibration=dict(calibration or {})
+            policy.name,
+            policy.bank.fingerprint,
+            dict(policy.options),
+            calibration=dict(calibration or {}),
+            probe=policy.probe,
         )
 
     def save(self, path: str | Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ class Static(SchedulerPolicy):
             raise ValueError(
                 f"policy 'static' needs a tree: write static:<tree> with one of {', '.join(self.bank.names)}"
             )
+        # What it sees does not matter.
+        self.probe = None
         self.options = {"tree": tree}
         self._action = self.bank.index(tree)
 
@@ -49,8 +51,7 @@ class Autoregressive(Static):
     argument = None
 
     def __init__(self, env: SchedulingEnv) -> None:
-        unwrapped: Any = env.unwrapped
-        super().__init__(env, next(tree.name for tree in unwrapped.bank if not len(tree)))
+        super().__init__(env, next(tree.name for tree in self._bank_of(env) if not len(tree)))
         self.options = {}
 
 

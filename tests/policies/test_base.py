@@ -3,8 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from entmtp_env.staged_features import StagedFeatures
 from policies import SchedulerPolicy, make_policy, policy_names
 from tests.fake_env import NOT_FOR_FAKES
+from tests.staged import STAGES
 
 SPECS = [
     *(name for name in policy_names() if name not in {"bandit", "static", "ucb", *NOT_FOR_FAKES}),
@@ -75,6 +77,13 @@ def test_a_missing_feature_is_named_with_the_fix(fake_env):
 def test_a_class_without_a_name_is_called_by_its_path(env):
     assert Counter.name == f"{__name__}:Counter"
     assert Last(env).spec == f"{__name__}:Last"
+
+
+@pytest.mark.parametrize("spec", [*SPECS, "bandit", "ucb"])
+def test_stages_are_no_bank(bare_env, spec):
+    staged = bare_env(STAGES, StagedFeatures(STAGES).names)
+    with pytest.raises(ValueError, match=r"schedules a bank of trees, which .* not have; .*EntMTP/Live-v0"):
+        make_policy(spec, staged)
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -163,6 +163,7 @@ def test_a_file_for_another_bank_or_other_features_is_refused(env, settings, tmp
     for other, message in [
         ({"features": "base"}, "belongs to the features"),
         ({"bank": f"{tmp_path}/two.json"}, "belongs to the bank"),
+        ({"probe": "first"}, "made with probe='none'"),
     ]:
         elsewhere = gymnasium.make("EntMTP/Replay-v0", **settings | other)
         with pytest.raises(ValueError, match=message):

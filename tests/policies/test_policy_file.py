@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from entmtp_env.features import FeatureSet
 from policies import PolicyFile, feature_fingerprint, make_policy, policy_names
+from policies.registry import policy_probe
 from tests.fake_env import NOT_FOR_FAKES
 
 SPECS = [
@@ -66,6 +68,19 @@ def test_other_features_are_refused_where_they_matter(env, fake_env, path, docum
     make_policy(f"threshold@{write(path, document)}", env)
     with pytest.raises(ValueError, match=r"belongs to the features .* features="):
         make_policy(f"threshold@{path}", fake_env(features=env.feature_names[::-1]))
+
+
+def test_another_probe_is_refused_where_it_matters(env, path, bare_env):
+    features = FeatureSet(env.bank.depth, [len(tree) for tree in env.bank], probe="first")
+    probed = bare_env(env.bank, features.names)
+    probed.feature_set = features
+    PolicyFile.of(make_policy("threshold", probed)).save(path)
+    assert policy_probe(f"threshold@{path}") == "first"
+    make_policy(f"threshold@{path}", probed)
+    with pytest.raises(ValueError, match=r"made with probe='first', this environment has None; pass probe="):
+        make_policy(f"threshold@{path}", env)
+    PolicyFile.of(make_policy("static:chain-2", probed)).save(path)
+    make_policy(f"static@{path}", env)
 
 
 def test_another_policy_is_refused(env, path, document):
