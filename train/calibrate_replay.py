@@ -53,10 +53,11 @@ class ReplayBench:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Recordings and costs, and the manifest of the environment."""
+        """Recordings, prompts and costs, and the manifest of the environment."""
         return {
             "recordings": self._recordings,
             "num_prompts": self._texts,
+            "prompt_ids": [text.prompt_id for text in self._envs.prompts],
             "max_new_tokens": self._envs.max_new_tokens,
             "costs": {
                 "name": self._costs.name,

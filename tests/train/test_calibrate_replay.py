@@ -120,10 +120,19 @@ def test_each_file_loads_and_says_how_it_came_about(blocky, calibrated, name):
     assert record["costs"]["name"] == load_costs(blocky["costs"]).name
     assert record["environment"]["replay"] is True
     assert record["num_prompts"] == 2
+    assert record["prompt_ids"] == [text.prompt_id for text in load_recording(blocky["recording"]).texts]
     rates = [candidate["tokens_per_second"] for candidate in record["candidates"]]
     assert rates == sorted(rates, reverse=True)
     assert record["tried"] >= len(rates) > 1
     assert len({candidate["spec"] for candidate in record["candidates"]}) == len(rates)
+
+
+def test_the_files_say_what_was_drafted_before_the_decisions(blocky, tmp_path):
+    calibrate(configure(blocky, tmp_path, probe="first", policies=("static", "threshold")))
+    probes = {name: PolicyFile.load(tmp_path / f"{name}.json").probe for name in ("static", "threshold")}
+    assert probes == {"static": None, "threshold": "first"}
+    with pytest.raises(ValueError, match="made with probe='first', this environment has 'none'"):
+        make_policy(f"threshold@{tmp_path / 'threshold.json'}", ReplayEnv(**blocky))
 
 
 def test_no_threshold_of_the_paper_parts_the_scores(blocky, tmp_path):
