@@ -16,6 +16,9 @@ StepResult = tuple[
     npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.bool_], list[dict[str, Any]]
 ]
 
+_NONE = -1
+"""Stands for the tree of the step before a text's first."""
+
 
 class DecodingLog(VecEnvWrapper):
     """Passes everything through, and keeps account.
@@ -36,9 +39,8 @@ class DecodingLog(VecEnvWrapper):
         super().__init__(venv)
         self._least = least_seconds
         self.actions: list[npt.NDArray[np.int16]] = []
-        self._starts: npt.NDArray[np.bool_] = np.ones(self.num_envs, dtype=np.bool_)
         self._staged = isinstance(venv.get_attr("bank")[0], Stages)
-        self._steps: npt.NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
+        self._begin()
         self._tally = self._new_tally()
 
     def take_figures(self) -> Figures:
@@ -50,8 +52,7 @@ class DecodingLog(VecEnvWrapper):
         """Begin texts, and forget the actions."""
         observations: npt.NDArray[np.float32] = self.venv.reset()
         self.actions = []
-        self._starts = np.ones(self.num_envs, dtype=np.bool_)
-        self._steps = np.zeros(self.num_envs, dtype=np.int64)
+        self._begin()
         return observations
 
     def step_async(self, actions: npt.NDArray[np.int64]) -> None:
@@ -63,19 +64,24 @@ class DecodingLog(VecEnvWrapper):
         """What the environments give back."""
         result: StepResult = self.venv.step_wait()
         dones, infos = result[2:]
-        *before, actions = self.actions[-2:]
-        goes_on = ~self._starts
-        self._steps += (actions != DEEPER) | (not self._staged)
-        switches = int((goes_on & (actions != before[0])).sum()) if before else 0
-        self._tally.add_choices(actions, switches, int(goes_on.sum()))
+        actions = self.actions[-1]
+        steps = (actions != DEEPER) | (not self._staged)
+        goes_on = steps & (self._last != _NONE)
+        self._tally.add_choices(actions, int((goes_on & (actions != self._last)).sum()), int(goes_on.sum()))
+        self._steps += steps
+        self._last[steps] = actions[steps]
         for i in np.flatnonzero(dones).tolist():
             info = infos[i]
             self._tally.add_text(
                 info["prompt_id"], info["total_tokens"], int(self._steps[i]), info["total_seconds"]
             )
-        self._steps[dones] = 0
-        self._starts = dones
+        self._steps[dones], self._last[dones] = 0, _NONE
         return result
+
+    def _begin(self) -> None:
+        """All texts are at their beginnings: none has a step yet, hence no last tree."""
+        self._steps: npt.NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
+        self._last: npt.NDArray[np.int64] = np.full(self.num_envs, _NONE)
 
     def _new_tally(self) -> Tally:
         return Tally(int(self.action_space.n), self._least)

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -74,14 +75,22 @@ def test_steps_of_the_log_are_those_that_verify(config):
     log.seed(0)
     log.reset()
     rng, steps, own, tokens = np.random.default_rng(0), 0, np.zeros(6, dtype=int), 0
+    verified, switched = [[] for _ in range(6)], []
     for _ in range(200):
         actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in envs.action_masks()])
         _, _, dones, infos = log.step(actions)
         own += actions > 0
         steps += own[dones].sum()
         own[dones] = 0
+        for text, action, done in zip(verified, actions.tolist(), dones, strict=True):
+            text += [action] * (action > 0)
+            if done:
+                switched += [a != b for a, b in itertools.pairwise(text)]
+                text.clear()
         tokens += sum(info["total_tokens"] for info in infos if info)
+    switched += [a != b for text in verified for a, b in itertools.pairwise(text)]
     figures = log.take_figures()
+    assert figures["switch_rate"] == pytest.approx(np.mean(switched))
     assert figures["accept_length"] == pytest.approx(tokens / steps - 1)
     assert 0 < figures["action_0"] < 1
     assert f"action_{len(STAGES) - 1}" in figures
