@@ -69,7 +69,8 @@ class Student:
         self._scale = np.where(deviation < _CONSTANT, np.float32(1), deviation)
         # One unit for all outputs: an error counts the same wherever it is made.
         self._unit = float(np.nanstd(targets)) or 1.0
-        self._centre = targets.mean(axis=axes) if loss is squared_error else np.zeros(targets.shape[-1])
+        self._values = loss is squared_error
+        self._centre = targets.mean(axis=axes) if self._values else np.zeros(targets.shape[-1])
         self._loss, self._generator = loss, torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -111,11 +112,12 @@ class Student:
         self._layers.load_state_dict(best)
 
     def network(self) -> Network:
-        """What has been learnt, for acting; outputs have the unit of the targets."""
+        """What has been learnt, for acting; outputs are values in the unit of the targets, or logits."""
         layers = deepcopy(self._layers)
-        with torch.no_grad():
-            layers[-1].get_parameter("weight").mul_(self._unit)
-            layers[-1].get_parameter("bias").mul_(self._unit).add_(torch.as_tensor(self._centre))
+        if self._values:
+            with torch.no_grad():
+                layers[-1].get_parameter("weight").mul_(self._unit)
+                layers[-1].get_parameter("bias").mul_(self._unit).add_(torch.as_tensor(self._centre))
         return to_numpy(layers, self._mean, self._scale, _CLIP)
 
     def _tensors(self, examples: Examples) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,17 @@ def test_expected_cost_finds_the_cheapest_action():
     assert len(set(y.argmax(axis=1))) == 2
 
 
+def test_the_draws_of_what_expected_cost_taught_do_not_depend_on_the_unit_of_the_costs():
+    x, y = examples(2)
+    # Milliseconds, as seconds: logits as small would be those of an even draw.
+    network = learnt(expected_cost, lambda y: 1e-3 * (y.max(axis=1, keepdims=True) - y))
+    logits = network(x)
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chances /= chances.sum(axis=1, keepdims=True)
+    lost = (chances * (y.max(axis=1, keepdims=True) - y)).sum(axis=1)
+    assert lost.mean() < 0.05
+
+
 def test_a_feature_that_never_varied_may_do_so_later():
     (x, _), network = examples(2), learnt(squared_error, epochs=5)
     before = network(x)
