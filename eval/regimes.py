@@ -46,7 +46,7 @@ class Regimes:
         source: recording replays recorded texts, with their acceptance rule; live decodes.
         num_prompts: Texts of each task, the first after a seeded shuffle; 0 = all.
         tree: Tree of the bank that drafts at every step.
-        bank: Bank of trees: default, or a JSON file.
+        bank: Bank of trees: default, smollm2-pooled or another that ships, or a JSON file.
         probe: What is drafted before a decision: none, first, chain or union; with none, as in the paper,
             the heads' features are those of the last draft.
         max_new_tokens: Cap on the tokens of a text; by default that of the recording, or 256 live.
@@ -106,7 +106,14 @@ def regimes(config: Regimes) -> dict[str, TaskRegimes]:
     with contextlib.ExitStack() as stack:
         # A typing error shows before the first minute of decoding.
         envs = {task: _make_env(config, task, stack) for task in dict.fromkeys(config.tasks)}
-        logs = _log(config, envs)
+        seeds = {
+            task: draw_prompts(_unwrapped(env).prompts, config.num_prompts, config.seed)
+            for task, env in envs.items()
+        }
+        for task, drawn in seeds.items():
+            if len(drawn) < config.folds:
+                raise ValueError(f"{task} has {len(drawn)} texts for folds={config.folds}; draw more prompts")
+        logs = _log(config.tree, envs, seeds)
         manifests = {task: dict(_unwrapped(env).manifest) for task, env in envs.items()}
     found = {}
     with progress_bar() as bar:
@@ -120,6 +127,7 @@ def regimes(config: Regimes) -> dict[str, TaskRegimes]:
                 manifests[task].get("approximate", False),
                 lambda: bar.advance(work),
             )
+    folder.clear()
     _write(config, folder, logs, found, manifests)
     _print(found, out)
     return found
@@ -148,16 +156,13 @@ def _make_env(config: Regimes, task: str, stack: contextlib.ExitStack) -> Schedu
     return env
 
 
-def _log(config: Regimes, envs: Mapping[str, SchedulingEnv]) -> dict[str, StepLog]:
-    seeds = {
-        task: draw_prompts(_unwrapped(env).prompts, config.num_prompts, config.seed)
-        for task, env in envs.items()
-    }
+def _log(
+    tree: str, envs: Mapping[str, SchedulingEnv], seeds: Mapping[str, Mapping[str, int]]
+) -> dict[str, StepLog]:
     with progress_bar() as bar:
         work = bar.add_task("decoding", total=sum(map(len, seeds.values())))
         return {
-            task: log_steps(env, config.tree, seeds[task], lambda: bar.advance(work))
-            for task, env in envs.items()
+            task: log_steps(env, tree, seeds[task], lambda: bar.advance(work)) for task, env in envs.items()
         }
 
 

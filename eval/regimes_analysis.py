@@ -98,7 +98,10 @@ def analyse(
         ValueError: When there are fewer different texts than folds, or fewer than three folds.
     """
     weights = draw_weights(len(log.texts), samples, seed)
-    dealt = assign_folds(log.texts, folds, seed)
+    # A text without a step would leave its fold with less than the others have.
+    present = np.unique(log.generations)
+    dealt = np.zeros(len(log.texts), dtype=np.int64)
+    dealt[present] = assign_folds([log.texts[k] for k in present], folds, seed)
     families = {feature.name: family_of(feature) for feature in log.features}
     r = pearson(log.values, log.accepted, log.generations, weights)
     none_accepted = log.accepted == 0
@@ -122,19 +125,31 @@ def analyse(
         correlations={name: estimate(own) for name, own in zip(families, r.T, strict=True)},
         aurocs=aurocs,
         within=within,
-        lead=_lead(families, np.abs(r)),
+        lead=leading(families, np.abs(r)),
         approximate=approximate,
     )
 
 
-def _lead(families: dict[str, str], strengths: Floats) -> Lead | None:
+def leading(families: dict[str, str], strengths: Floats) -> Lead | None:
+    """The strongest feature of history against that of entropy.
+
+    Args:
+        families: Family by feature.
+        strengths: Absolute r of each feature, those of the resamples behind those of the sample,
+            ``(1 + resamples, features)``.
+
+    Returns:
+        ``None`` when none of a family varies.
+    """
     names, own = list(families), np.array(list(families.values()))
-    best = []
+    best, most = [], []
     for family in ("history", "entropy"):
         varying = np.flatnonzero((own == family) & ~np.isnan(strengths[0]))
         if not len(varying):
             return None
-        best.append(varying[strengths[0, varying].argmax()])
-    difference = estimate(strengths[:, best[0]] - strengths[:, best[1]])
+        best.append(names[varying[strengths[0, varying].argmax()]])
+        # Each resample has its own strongest one, or the choice would count as known.
+        most.append(np.nanmax(strengths[:, varying], axis=1))
+    difference = estimate(most[0] - most[1])
     assert difference is not None
-    return Lead(names[best[0]], names[best[1]], difference)
+    return Lead(*best, difference)

@@ -83,11 +83,13 @@ def verdicts(tasks: Mapping[str, TaskRegimes]) -> list[str]:
     sentences = [_who_leads(task, own) for task, own in tasks.items()]
     aurocs = {task: own.aurocs["all"] for task, own in tasks.items()}
     low, high = PAPER_AUROC
-    inside = sum(own is not None and low <= own.value <= high for own in aurocs.values())
+    inside = sum(own is not None and low <= own.low <= own.high <= high for own in aurocs.values())
+    outside = any(own is not None and (own.high < low or own.low > high) for own in aurocs.values())
+    verdict = "holds" if inside == len(aurocs) else "does not hold" if outside else "is not decided"
     values = ", ".join(f"{task} {write(own)}" for task, own in aurocs.items())
     sentences.append(
         f"AUROC of all features between {low:.2f} and {high:.2f}: "
-        f"{'holds' if inside == len(aurocs) else 'does not hold'}, on {inside} of {len(aurocs)} ({values})."
+        f"{verdict}, whole intervals inside on {inside} of {len(aurocs)} ({values})."
     )
     return sentences
 

@@ -64,14 +64,18 @@ class ResultFolder:
         """
         return continued_manifest(self._stored, manifest) if self._stored else manifest
 
-    def __enter__(self) -> ResultFolder:
-        """Remove what is replaced and open the two line files."""
+    def clear(self) -> None:
+        """Make the folder and remove what is replaced; no file of other results may stay beside these."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self._stored:
             keep_finished(self._stored)
         kept = (*FILES[:3], LOSSLESSNESS) if self._stored else ()
         for name in {*FILES, REPORT, LOSSLESSNESS}.difference(kept):
             (self.path / name).unlink(missing_ok=True)
+
+    def __enter__(self) -> ResultFolder:
+        """Remove what is replaced and open the two line files."""
+        self.clear()
         self._steps: IO[str] = (self.path / "steps.jsonl").open("a", encoding="utf-8")
         self._episodes: IO[str] = (self.path / "episodes.jsonl").open("a", encoding="utf-8")
         return self

@@ -65,7 +65,7 @@ class SimToReal:
             package.module:Class.
         model: Base model of the recording: a known name, a folder or a Hugging Face repository.
         heads: Draft heads of the recording: auto, medusa or a checkpoint.
-        bank: Bank of trees: default, or a JSON file.
+        bank: Bank of trees: default, smollm2-pooled or another that ships, or a JSON file.
         max_new_tokens: Cap on the tokens of a text; by default that of the recording.
         probe: What is drafted before a decision: none, first, chain or union; the costs must be of the same.
         features: Feature groups to observe, separated by commas, or all.
@@ -117,7 +117,7 @@ def sim_to_real(config: SimToReal) -> list[Gap]:
             raise ValueError(f"{name}={getattr(config, name)} must be at least {least}")
     if not config.policies:
         raise ValueError("no policy: pass one or more to policies, such as hydra-default")
-    out = config.out or Path("runs") / f"validate-{datetime.now():%Y%m%d-%H%M%S}"
+    out = config.out or Path("runs") / f"gap-{datetime.now():%Y%m%d-%H%M%S}"
     with contextlib.ExitStack() as stack:
         folder = ResultFolder(out, config.overwrite)
         trial = _Trial.prepare(config, stack)

@@ -42,8 +42,8 @@ class Trace:
             your own package.module:Class; each runs in the environment that it is made for.
         model: Base model: a known name, a folder or a Hugging Face repository.
         heads: Draft heads: auto, medusa or a checkpoint.
-        bank: Bank of trees: default, or a JSON file.
-        stages: What staged policies may draft and verify: default, or a JSON file.
+        bank: Bank of trees: default, smollm2-pooled or another that ships, or a JSON file.
+        stages: What staged policies may draft and verify: default, smollm2-staged, or a JSON file.
         acceptance: Acceptance rule: greedy, sample:temperature=T or typical:temperature=T,epsilon=E,alpha=A.
         max_new_tokens: Cap on the tokens of the text.
         probe: What is drafted before a decision: none, first, chain or union.

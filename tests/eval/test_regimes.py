@@ -98,7 +98,7 @@ def test_results_are_not_overwritten(config):
     ("changes", "message"),
     [
         ({"folds": 2}, "folds=2"),
-        ({"folds": 9}, "folds=9 must be 3 .* to 8"),
+        ({"folds": 9}, "has 8 texts for folds=9; draw more prompts"),
         ({"seed": -1}, "seed=-1"),
         ({"bootstrap_samples": 0}, "bootstrap_samples=0"),
         ({"num_prompts": -1}, "num_prompts=-1"),

@@ -5,8 +5,9 @@ import pytest
 from scipy.stats import pearsonr
 
 from entmtp_env.features import feature_table
-from eval.regimes_analysis import CLASSIFIED, FAMILIES, analyse, family_of
+from eval.regimes_analysis import CLASSIFIED, FAMILIES, analyse, family_of, leading
 from eval.regimes_log import StepLog
+from eval.regimes_statistics import estimate
 
 FEATURES = feature_table(4, (0, 3))
 NAMES = [feature.name for feature in FEATURES]
@@ -70,6 +71,26 @@ def test_noise_tells_nothing():
     assert found.aurocs["all"].value == pytest.approx(0.5, abs=0.08)
     assert max(abs(r.value) for r in found.correlations.values()) < 0.15
     assert found.lead.difference.low < 0 < found.lead.difference.high
+
+
+def test_the_lead_is_of_each_resamples_own_strongest():
+    """With the sample's own fixed, the choice would count as known and the interval be too narrow."""
+    families = {"first": "history", "second": "history", "only": "entropy"}
+    strengths = np.array([[0.5, 0.4, 0.3], [0.1, 0.6, 0.2], [0.2, 0.1, 0.5]])
+    lead = leading(families, strengths)
+    assert (lead.history, lead.entropy) == ("first", "only")
+    expected = estimate(np.array([0.5 - 0.3, 0.6 - 0.2, 0.2 - 0.5]))
+    assert lead.difference == expected
+
+
+def test_texts_without_a_step_are_in_no_fold():
+    log = planted("accept_ema_16")
+    empty = dataclasses.replace(
+        log, prompt_ids=(*log.prompt_ids, "p30", "p31"), texts=(*log.texts, "empty", "empty, too")
+    )
+    whole, found = (analyse(own, folds=3, samples=20) for own in (log, empty))
+    assert found.generations == 32
+    assert [r and r.value for r in found.aurocs.values()] == [r and r.value for r in whole.aurocs.values()]
 
 
 def test_what_it_says_of_the_steps():

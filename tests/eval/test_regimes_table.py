@@ -117,6 +117,9 @@ def test_a_task_that_the_paper_has_not_is_told_without_a_claim(task):
 
 
 def test_the_range_of_the_auroc(task):
-    tasks = {"chat": task(auroc=0.56), "math": task(auroc=0.72), "stories": task(auroc=0.5)}
-    assert "does not hold, on 1 of 3 (chat .56 [.52, .60], math .72" in verdicts(tasks)[-1]
-    assert "holds, on 1 of 1" in verdicts({"chat": task()})[-1]
+    tasks = {"chat": task(auroc=0.6), "math": task(auroc=0.72), "stories": task(auroc=0.5)}
+    last = verdicts(tasks)[-1]
+    assert "does not hold, whole intervals inside on 1 of 3 (chat .60 [.56, .64], math .72" in last
+    assert "holds, whole intervals inside on 1 of 1" in verdicts({"chat": task(auroc=0.6)})[-1]
+    # .52 to .60: neither inside nor outside.
+    assert "is not decided, whole intervals inside on 0 of 1" in verdicts({"chat": task(auroc=0.56)})[-1]
