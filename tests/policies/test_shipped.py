@@ -1,10 +1,15 @@
+from types import SimpleNamespace
+
 import pytest
 
 from entmtp_env.decoding.stages import load_stages
 from entmtp_env.features import FeatureSet
+from entmtp_env.replay.shipped import load_recording
+from entmtp_env.replay.vector_env import ReplayVectorEnv
 from entmtp_env.staged_features import StagedFeatures
 from entmtp_env.trees import load_bank
 from policies import make_policy
+from policies.lockstep import replay
 from policies.registry import BUILT_IN, policy_env_id, policy_probe
 from policies.shipped import policy_path, shipped_policies
 
@@ -24,6 +29,32 @@ def test_what_ships_fits_the_bank_of_its_name(name, bank, bare_env, tmp_path, mo
     env = bare_env(actions, features.names)
     env.capacity, env.feature_set, env.stages = 2048, features, actions
     assert make_policy(spec, env).name == policy
+
+
+@pytest.mark.parametrize(("name", "bank"), sorted(shipped_policies()))
+def test_what_ships_says_what_is_drafted_before_its_decisions(name, bank, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = f"{name}@{bank}" if name in BUILT_IN else f"learned@{bank}/{name}"
+    if policy_env_id(spec) != "EntMTP/Staged-v0":
+        assert policy_probe(spec) == {"static": None, "first": "first"}.get(name, "none")
+
+
+@pytest.mark.parametrize("spec", ["learned@smollm2-pooled", "learned@smollm2-pooled/first"])
+def test_what_was_taught_by_expected_cost_may_be_drawn_from(spec):
+    ids = [text.prompt_id for text in load_recording("math:evaluation").texts]
+    envs = ReplayVectorEnv(
+        len(ids),
+        recording="math:evaluation",
+        costs="analytic:smollm2-cpu",
+        bank="smollm2-pooled",
+        probe=policy_probe(spec),
+    )
+    policy = make_policy(spec, envs)
+    drawn = SimpleNamespace(predict=lambda seen, **others: policy.predict(seen, deterministic=False))
+    chosen, by_chance = (
+        sum(episode.seconds for episode in replay(envs, own, ids).episodes) for own in (policy, drawn)
+    )
+    assert by_chance < 1.03 * chosen
 
 
 def test_a_file_goes_before_a_name(tmp_path, monkeypatch):
