@@ -21,9 +21,9 @@ from entmtp_env.decoding.noise import noise_seed
 from entmtp_env.decoding.ranks import token_ranks
 from entmtp_env.decoding.teacher_forcing import like_lengths, root_states
 from entmtp_env.engine import Engine
-from entmtp_env.features import root_shape
 from entmtp_env.replay.candidates import check_candidates, path_values
 from entmtp_env.replay.recording import RecordedText, Recording
+from entmtp_env.token_shapes import TokenShapes
 from entmtp_env.trees import AUTOREGRESSIVE, DraftTree
 
 Array = npt.NDArray[Any]
@@ -161,7 +161,8 @@ class Recorder:
         lengths = [len(text.reply) for text in texts]
         other_choices = int((arrays.pop("choices") != arrays["tokens"]).sum())
         unique, place = np.unique(arrays["tokens"], return_inverse=True)
-        shapes = np.array([root_shape(self.engine.tokenizer.decode([token])) for token in unique.tolist()])
+        shapes_of = TokenShapes(self.engine.tokenizer)
+        shapes = np.array([shapes_of[token] for token in unique.tolist()])
         return Recording(
             manifest={**self.manifest, "consistency": 1 - other_choices / sum(lengths)},
             texts=tuple(map(self._described, texts)),
