@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from entmtp_env.decoding.session import Step
+from entmtp_env.text_pieces import text_pieces
 
 # 256-colour codes from grey (nothing accepted) to green (four drafts and more).
 _COLOURS = (245, 137, 178, 148, 46)
@@ -23,14 +25,12 @@ def render_ansi(
         tokens: Tokens so far.
         seconds: Seconds so far.
     """
-    ids: list[int] = []
-    parts, shown = [], ""
-    for step in steps:
-        ids += step.tokens
-        text = decode(ids)
-        # A token may hold part of a character, so only what the longer text adds is new.
-        piece, shown = text[len(shown) :], text
-        parts.append(f"\x1b[38;5;{_COLOURS[min(step.accept_length, len(_COLOURS) - 1)]}m{piece}")
+    ids = [step.tokens for step in steps]
+    pieces = text_pieces(decode, ids, decode(list(chain(*ids))))
+    parts = [
+        f"\x1b[38;5;{_COLOURS[min(step.accept_length, len(_COLOURS) - 1)]}m{piece}"
+        for step, piece in zip(steps, pieces, strict=True)
+    ]
     rate = tokens / seconds if seconds else 0.0
     legend = " ".join(f"\x1b[38;5;{colour}m{n}{_RESET}" for n, colour in enumerate(_COLOURS))
     status = f"[tree {tree or '-'} | {tokens} tokens | {rate:.1f} tok/s | accepted: {legend}]"

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from entmtp_env.text_pieces import common_length
 from eval.statistics import summarise
 from eval.stored import StoredResults, StoredRun
-from eval.watch import common_length
 
 _EPISODE = ("tokens", "seconds", "policy_seconds")
 _PARTS = tuple(f"{part}_seconds" for part in ("draft", "verify", "accept", "commit", "feature"))

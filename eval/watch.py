@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gymnasium.wrappers import TransformObservation
 
 from entmtp_env.decoding.node_table import BuiltTree
+from entmtp_env.text_pieces import text_pieces
 from policies import Episode, Predictor, SchedulingEnv, StepRecord, run_episode
 
 SCORES = ("base_top1", "base_entropy", "best_path_value", "deep_path_value", "expected_accept")
@@ -89,27 +90,3 @@ def nodes_per_depth(step: StepRecord, detail: StepDetail) -> list[int]:
     for parent in detail.parents:
         depths.append(depths[parent] + 1)
     return [depths.count(depth) for depth in range(1, max(step.deeper, *depths) + 1)]
-
-
-def text_pieces(decode: Callable[[list[int]], str], steps: Sequence[Sequence[int]], text: str) -> list[str]:
-    """Cut a text into what each step added; the pieces joined are the text.
-
-    A character that several steps make up belongs to the last of them.
-
-    Args:
-        decode: Text of token ids.
-        steps: Token ids of each step, at least one step.
-        text: The whole text.
-    """
-    ids: list[int] = []
-    cuts = [0]
-    for step in steps[:-1]:
-        ids += step
-        cuts.append(max(cuts[-1], common_length(decode(ids), text)))
-    return [text[begin:end] for begin, end in pairwise([*cuts, len(text)])]
-
-
-def common_length(one: str, other: str) -> int:
-    """Characters until two strings part, or the shorter one ends."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,14 +1,11 @@
 import functools
-import itertools
 from collections import Counter
 
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from eval.watch import SCORES, common_length, nodes_per_depth, text_pieces, watch_episode
+from eval.watch import SCORES, nodes_per_depth, watch_episode
 from policies import make_policy
 from tests.fake_env import FakeEnv
 
@@ -85,33 +82,6 @@ def test_an_environment_without_a_decoder_tells_its_scores_only():
     assert {detail.token_ids for detail in details} == {()}
     observation, _ = env.reset(seed=0, options={"prompt_id": "p"})
     assert details[0].scores["base_top1"] == pytest.approx(float(observation[0]), abs=1e-5)
-
-
-def decode(ids):
-    return bytes(ids).decode(errors="replace")
-
-
-@given(st.text(min_size=1, max_size=12), st.data())
-def test_pieces_join_to_the_text_and_cut_no_character(text, data):
-    ids = list(text.encode())
-    cuts = data.draw(st.sets(st.integers(1, len(ids))))
-    ends = [0, *sorted(cuts - {len(ids)}), len(ids)]
-    steps = [ids[a:b] for a, b in itertools.pairwise(ends)]
-    pieces = text_pieces(decode, steps, text)
-    assert "".join(pieces) == text
-    if "\ufffd" not in text:
-        done = 0
-        for end, piece in zip(ends[1:], pieces, strict=True):
-            done += len(piece)
-            # All characters whose last byte is there, and no others.
-            assert text[:done] == bytes(ids[:end]).decode(errors="ignore")
-
-
-@given(st.text("ab"), st.text("ab"))
-def test_common_length(one, other):
-    n = common_length(one, other)
-    assert one[:n] == other[:n]
-    assert n == min(len(one), len(other)) or one[n] != other[n]
 
 
 def test_scores_are_plain_numbers():
