@@ -11,6 +11,8 @@ from typing import IO, Any
 from entmtp_env.files import JSON_DECODER
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_ENDS = re.compile(r"[ \t\r\n]*[\\\w.+-]*\Z")
+"""At the place of an error that more text may cure: the end, or a part of a word, number or escape there."""
 
 
 class CutOffError(ValueError):
@@ -38,7 +40,7 @@ def stream_objects(file: IO[bytes], chunk_size: int = 1 << 20) -> Iterator[dict[
 
     Raises:
         CutOffError: After the last complete object, when the array does not end.
-        ValueError: When the text is not an array of objects, or not UTF-8.
+        ValueError: When the text is not an array of objects, an object is malformed, or it is not UTF-8.
     """
     decode = codecs.getincrementaldecoder("utf-8-sig")().decode
     parse = JSON_DECODER.raw_decode
@@ -55,6 +57,9 @@ def stream_objects(file: IO[bytes], chunk_size: int = 1 << 20) -> Iterator[dict[
                 item, position = parse(buffer, position)
             except json.JSONDecodeError as error:
                 reason = error.msg
+                if not (_ENDS.match(buffer, error.pos) or reason.startswith("Unterminated string")):
+                    around = buffer[max(position, error.pos - 20) : error.pos + 20]
+                    raise ValueError(f"the next object is malformed: {reason} near {around!r}") from None
             else:
                 yield item
                 allowed, reason = ",]", "expected , or ]"

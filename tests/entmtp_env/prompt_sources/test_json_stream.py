@@ -63,6 +63,34 @@ def test_what_is_no_array_of_objects_is_refused(content, kept, message):
     assert len(objects) == kept
 
 
+@given(CHUNKS, st.sampled_from([b"", b', {"c": 3}]', b', {"c": ' + b"3" * 99]))
+@pytest.mark.parametrize(
+    ("malformed", "message"),
+    [
+        (b'{"b": tru}', "Expecting value near"),
+        (b'{"b" 2}', "Expecting ':' delimiter near"),
+        (b'{"b": 2 "c": 3}', "Expecting ',' delimiter near"),
+        (b'{"b": "\\x"}', r"Invalid \\escape"),
+        (b'{"b": "\n"}', "Invalid control character"),
+        (b'{"b": "\\u12x4"}', "escape"),
+        (b"{2: 2}", "Expecting property name"),
+    ],
+)
+def test_a_malformed_object_is_no_end_of_the_file(malformed, message, chunk_size, behind):
+    objects = []
+    with pytest.raises(ValueError, match=message) as error:
+        objects.extend(stream_objects(io.BytesIO(b'[{"a": 1}, ' + malformed + behind), chunk_size))
+    assert not isinstance(error.value, CutOffError)
+    assert objects == [{"a": 1}]
+
+
+def test_a_malformed_object_is_told_before_the_rest_is_read():
+    file = io.BytesIO(b'[{"a": 1}, {"b": tru}, ' + b'{"c": 3}, ' * 10_000)
+    with pytest.raises(ValueError, match="malformed"):
+        list(stream_objects(file, chunk_size=64))
+    assert file.tell() == 64
+
+
 def test_memory_is_that_of_a_chunk_and_an_object():
     class Endless:
         """An array without an end, and how many bytes of it were read."""

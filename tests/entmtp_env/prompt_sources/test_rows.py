@@ -54,6 +54,11 @@ def test_a_file_cut_off_keeps_the_complete_entries_and_says_how_many(files):
     [
         ("a.csv", "", r"cannot read .*a\.csv: expected a name that ends in \.jsonl, \.json, \.parquet"),
         ("b.json", '[{"a": 1}, 2]', r"b\.json, after entry 1: expected \{"),
+        (
+            "c.json",
+            '[{"a": 1}, {"a": x}]',
+            r"c\.json, after entry 1: the next object is malformed: Expecting value",
+        ),
         ("b.jsonl", '{"a": 1}\n[]\n', r"b\.jsonl, line 2 is not a JSON object"),
     ],
 )
