@@ -61,8 +61,9 @@ def sharegpt_text(row: dict[str, Any]) -> str | None:
     and so on; a later part begins in the middle and holds no prompt, nor does one that another began.
     """
     turns = row["conversations"]
-    part = row["id"].rpartition("_")[2] if "id" in row else "0"
-    if not turns or turns[0]["from"] not in ("human", "user") or (part.isdecimal() and int(part)):
+    _, split, part = row.get("id", "").rpartition("_")
+    later = split and part.isdecimal() and int(part)
+    if later or not turns or turns[0]["from"] not in ("human", "user"):
         return None
     return _string(turns[0]["value"])
 

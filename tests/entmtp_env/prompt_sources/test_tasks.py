@@ -49,6 +49,15 @@ def test_sharegpt_is_the_first_turns_of_those_that_the_user_began():
     }
 
 
+@pytest.mark.parametrize(
+    ("own_id", "kept"), [("17", True), ("17_0", True), ("a_b", True), ("17_3", False), ("a_b_12", False)]
+)
+def test_a_later_part_of_a_conversation_has_a_number_behind_an_underscore(tmp_path, own_id, kept):
+    row = {"id": own_id, "conversations": [{"from": "human", "value": "Why?"}]}
+    (tmp_path / "s.json").write_text(json.dumps([row]))
+    assert task_texts("sharegpt", str(tmp_path / "s.json")) == [("sharegpt-1", "Why?")] * kept
+
+
 WORDS = st.lists(st.sampled_from(["Why", "why", "is", "the", "sky", "blue?"]), min_size=1, max_size=3)
 SPACES = st.sampled_from([" ", "  ", "\n", "\u00a0"])
 QUESTIONS = st.lists(st.builds(lambda words, space: space.join(words), WORDS, SPACES), min_size=2)
