@@ -114,6 +114,10 @@ def load_costs(spec: str) -> CostTable | AnalyticCosts:
 
 def _analytic(spec: str) -> AnalyticCosts:
     parsed = parse_spec(spec)
+    if parsed.file:
+        raise ValueError(
+            f"costs {spec!r}: nothing may follow '@'; write a table behind the colon, analytic:<cost table>"
+        )
     known = list(AnalyticCosts.__dataclass_fields__)
     if parsed.options.keys() - set(known) or not (parsed.argument or "base" in parsed.options):
         raise ValueError(

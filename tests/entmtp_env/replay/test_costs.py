@@ -77,6 +77,12 @@ def test_numbers_that_are_none(spec):
         load_costs(spec)
 
 
+def test_a_table_stands_behind_the_colon(shipped):
+    for spec in ("analytic:base=1@smollm2-cpu", "analytic:smollm2-cpu@here.json"):
+        with pytest.raises(ValueError, match="nothing may follow '@'"):
+            load_costs(spec)
+
+
 @pytest.mark.parametrize("spec", ["nothing", "nothing.json", "", ".", "analytic:nothing"])
 def test_an_unknown_name_lists_what_there_is(shipped, spec):
     with pytest.raises(
