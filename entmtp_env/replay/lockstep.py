@@ -100,6 +100,7 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         self._total_seconds = np.zeros(num_envs)
         self._last_tokens, self._last_seconds = self._total_tokens.copy(), self._total_seconds.copy()
         self._ended = np.ones(num_envs, dtype=np.bool_)
+        self._info: dict[str, Any] = {}
 
     @abstractmethod
     def _begin_rows(self, rows: Rows) -> None:
@@ -135,8 +136,12 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
 
         Args:
             seed: One for each environment, or the first, from which they count up.
-            options: ``{"prompt_id": …}``, an id or a sequence of one per environment that is reset;
-                ``{"reset_mask": …}``, bool ``(num_envs,)``, which these are, for ``AutoresetMode.DISABLED``.
+            options: ``{"prompt_id": …}``, an id or a sequence of one per environment that is reset, ``None``
+                for the next in turn; ``{"reset_mask": …}``, bool ``(num_envs,)``, which these are, for
+                ``AutoresetMode.DISABLED``.
+
+        Returns:
+            Observations, and infos: where there was no reset, those of the last step.
 
         Raises:
             ResetNeeded: When the first reset leaves some out.
@@ -152,11 +157,15 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         if not self._generators and not mask.all():
             raise ResetNeeded("no text was begun yet: the first reset() must be of all environments")
         rows = np.flatnonzero(mask)
-        picked = None if wanted is None else self._pick(wanted, len(rows))
+        picked = self._pick(wanted, len(rows))
         self._seed(seed, mask)
         texts = self._next_texts(rows)
-        self._begin(rows, texts if picked is None else picked)
-        return self._observe(), self._no_step(np.arange(self.num_envs))
+        self._begin(rows, np.where(picked < 0, texts, picked))
+        info = self._no_step(rows)
+        if not mask.all():
+            first, info = info, {key: values.copy() for key, values in self._info.items()}
+            _overwrite(info, rows, first)
+        return self._observe(), self._keep(info)
 
     def step(
         self, actions: npt.NDArray[np.int64]
@@ -195,12 +204,13 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         if len(begins):
             self._begin(begins, self._next_texts(begins))
             _overwrite(info, begins, self._no_step(begins))
+        last = {}
         if self.autoreset_mode == AutoresetMode.SAME_STEP and self._ended.any():
-            info = self._restart_at_once(info)
-        return self._observe(), rewards, stops == 1, stops > 1, info
+            info, last = self._restart_at_once(info)
+        return self._observe(), rewards, stops == 1, stops > 1, self._keep(info) | last
 
-    def _restart_at_once(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Begin the next texts where one has ended; ``info`` keeps the last observations and infos."""
+    def _restart_at_once(self, info: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin the next texts where one has ended: the infos now, and the last observations and infos."""
         rows, ended, observations = np.flatnonzero(self._ended), self._ended.copy(), self._observe()
         last = np.full(self.num_envs, None, dtype=object)
         for row in rows:
@@ -209,7 +219,7 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         self._begin(rows, self._next_texts(rows))
         _overwrite(now, rows, self._no_step(rows))
         final = info | {f"_{key}": ended for key in info}
-        return now | {"final_obs": last, "_final_obs": ended, "final_info": final, "_final_info": ended}
+        return now, {"final_obs": last, "_final_obs": ended, "final_info": final, "_final_info": ended}
 
     def _begin(self, rows: Rows, texts: Rows) -> None:
         """Begin texts in some environments, or in all of them."""
@@ -233,15 +243,15 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
                 self._generators[row] = np.random.default_rng(one)
                 self._turn[row] = len(self.prompts)
 
-    def _pick(self, wanted: str | Sequence[str], count: int) -> Rows:
-        """Numbers of the texts that were asked for."""
-        ids = [wanted] * count if isinstance(wanted, str) else list(wanted)
+    def _pick(self, wanted: str | Sequence[str | None] | None, count: int) -> Rows:
+        """Numbers of the texts that were asked for, -1 where none was."""
+        ids = [wanted] * count if wanted is None or isinstance(wanted, str) else list(wanted)
         if len(ids) != count:
             raise ValueError(f"{len(ids)} prompt ids for {count} environments")
         for prompt_id in ids:
-            if prompt_id not in self._index:
+            if prompt_id is not None and prompt_id not in self._index:
                 raise ValueError(f"no prompt {prompt_id!r} in the recording; ids look like {self._ids[0]!r}")
-        return np.array([self._index[prompt_id] for prompt_id in ids])
+        return np.array([-1 if prompt_id is None else self._index[prompt_id] for prompt_id in ids])
 
     def _next_texts(self, rows: Rows) -> Rows:
         """Numbers of the next texts of some environments."""
@@ -253,6 +263,11 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         texts = self._order[rows, self._turn[rows]].astype(np.int64)
         self._turn[rows] += 1
         return texts
+
+    def _keep(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Remember an info for a reset of others; a copy, since wrappers add keys to what they are given."""
+        self._info = info
+        return dict(info)
 
     def _no_step(self, rows: Rows) -> dict[str, Any]:
         """The info of environments that have made no step."""

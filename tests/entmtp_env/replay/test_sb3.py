@@ -85,6 +85,17 @@ def test_options_pick_the_prompts(settings):
         env.reset()
 
 
+def test_options_of_some_environments_leave_the_others_their_turn(settings, dummy):
+    env = ReplaySB3VecEnv(4, **settings)
+    for own in (env, dummy):
+        own.seed(3)
+        own.reset()
+        own.set_options([{}, {"prompt_id": "t1"}, {}, {"prompt_id": "t3"}])
+    for _ in range(7):
+        np.testing.assert_allclose(env.reset(), dummy.reset(), rtol=1e-6, atol=1e-7)
+        assert env.reset_infos == dummy.reset_infos
+
+
 def test_attributes_are_those_of_every_environment(settings, dummy):
     env = ReplaySB3VecEnv(4, **settings)
     assert [bank.fingerprint for bank in env.get_attr("bank")] == [

@@ -226,7 +226,9 @@ def test_prompts_by_id(settings):
     ids = ["t2", "t0", "t2"]
     assert envs.reset(seed=0, options={"prompt_id": np.array(ids)})[1]["prompt_id"].tolist() == ids
     plain = ReplayVectorEnv(3, **settings)
-    plain.reset(seed=0)
+    second = plain.reset(seed=0)[1]["prompt_id"]
+    some = envs.reset(seed=0, options={"prompt_id": [None, "t0", None]})[1]["prompt_id"]
+    assert some.tolist() == [second[0], "t0", second[2]]
     assert envs.reset()[1]["prompt_id"].tolist() == plain.reset()[1]["prompt_id"].tolist()
     mask = np.array([True, False, True])
     before = envs.place[0][1]
@@ -243,7 +245,11 @@ def test_a_partial_reset_leaves_the_others_alone(settings):
     np.testing.assert_array_equal(after[~mask], observations[~mask])
     assert envs.place[1].tolist() == [1, 0, 1]
     assert again["total_tokens"].tolist() == [1, 0, 1]
-    assert again["total_seconds"][~mask].tolist() == infos["total_seconds"][~mask].tolist()
+    assert again["tokens"].tolist() == [1, 0, 1]
+    assert again.keys() == infos.keys()
+    for key, values in infos.items():
+        assert again[key][~mask].tolist() == values[~mask].tolist()
+    assert infos["tokens"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
