@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entmtp_env.decoding.isotonic import fit_curve
+from entmtp_env.decoding.ranks import NO_TOKEN
 from entmtp_env.decoding.stages import Stages
 from entmtp_env.replay.recording import Recording
 from entmtp_env.replay.staged_drafts import StagedDrafts
@@ -109,13 +110,16 @@ class StagedTables:
 def fit_stages(name: str, budgets: Sequence[int], texts: Sequence[tuple[Recording, StagedDrafts]]) -> Stages:
     """Stages whose path values are calibrated on recorded texts: an isotonic regression per depth.
 
+    A node counts as true when it joins the text, so none does behind an EOS, whatever would follow there.
+    Behind a text that was cut off by its cap, nobody knows, and the nodes do not count at all.
+
     Args:
         name: Name of the stages.
         budgets: Numbers of nodes that may be verified, rising from 0.
         texts: Recordings, each with drafts that contain its texts; all of one shape.
 
     Raises:
-        ValueError: When drafts are not of a recording, or their shapes differ.
+        ValueError: When drafts are not of a recording, their shapes differ, or all texts are too short.
     """
     shape = texts[0][1].shape
     plain = Stages(name, shape, tuple(budgets))
@@ -124,13 +128,19 @@ def fit_stages(name: str, budgets: Sequence[int], texts: Sequence[tuple[Recordin
     for recording, drafts in texts:
         if drafts.shape != shape:
             raise ValueError(f"drafts of different shapes, {shape} and {drafts.shape}, have no common curves")
-        own_drafts = drafts.of(recording)
-        nodes = own_drafts.true_nodes(recording.ranks)
-        # The row behind a text's last token has no future.
-        last = np.isin(np.arange(len(recording.tokens)), recording.offsets[1:] - 1)
+        own_drafts, lengths = drafts.of(recording), np.diff(recording.offsets)
+        # Tokens of the text behind the root; -1 where a text has ended and there is no decision.
+        left = np.repeat(recording.offsets[1:] - 2, lengths) - np.arange(len(recording.tokens))
+        ended = np.repeat([text.finish_reason == "eos" for text in recording.texts], lengths)
+        joins = np.arange(1, recording.depth + 1) <= np.where(ended, left, recording.depth)[:, None]
+        ranks = np.where(joins, recording.ranks, NO_TOKEN)
+        nodes = own_drafts.true_nodes(ranks)
         for depth, (values, _) in enumerate(own_drafts.levels):
+            known = (left >= 0) & (ended | (ranks[:, depth] != NO_TOKEN))
             own = np.arange(values.shape[1]) + shape.starts[depth + 1] == nodes[:, depth, None]
-            claimed[depth].append(values[~last].ravel())
-            true[depth].append(own[~last].ravel())
-    curves = [fit_curve(*(np.concatenate(x[d]) for x in (claimed, true))) for d in range(shape.depth)]
-    return Stages(name, shape, plain.budgets, tuple(curves))
+            claimed[depth].append(values[known].ravel())
+            true[depth].append(own[known].ravel())
+    samples = [(np.concatenate(claimed[d]), np.concatenate(true[d])) for d in range(shape.depth)]
+    if not all(len(values) for values, _ in samples):
+        raise ValueError(f"no text is long enough to tell of depth {shape.depth}; record longer ones")
+    return Stages(name, shape, plain.budgets, tuple(fit_curve(*sample) for sample in samples))
