@@ -67,7 +67,8 @@ def replayed_regret(
         The regrets; ``None`` when no prompt is recorded.
 
     Raises:
-        ValueError: When recording, costs and the comparison's bank, cap or probe do not fit together.
+        ValueError: When recording, costs and the comparison's bank, cap or probe do not fit together, or the
+            KV cache is so small that a text's length would depend on the schedule.
         FileNotFoundError: When a file is missing.
     """
     recording = load_recording(recordings)
@@ -83,8 +84,9 @@ def replayed_regret(
     envs = ReplayVectorEnv(
         len(ids), recording=list(recordings), costs=costs, **{key: settings[key] for key in keys}
     )
-    oracle = solve(envs.tables)
     texts = np.array([index[prompt_id] for prompt_id in ids])
+    envs.tables.check_lengths(texts)
+    oracle = solve(envs.tables)
     best, statics = oracle.seconds[texts], oracle.static_seconds[:, texts]
     fastest = int(statics.sum(axis=1).argmin())
     tokens = (envs.tables.ends - envs.tables.starts)[texts]

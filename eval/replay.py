@@ -14,7 +14,7 @@ from rich.console import Console
 from entmtp_env.features import Probe
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
-from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.costs import check_probe, load_costs
 from entmtp_env.replay.lockstep import LockstepReplay
 from entmtp_env.replay.oracle import solve
 from entmtp_env.replay.shipped import load_recording
@@ -62,7 +62,7 @@ class Replay:
             package.module:Class. Autoregressive decoding, hydra-default, the best single tree and the oracle
             are added.
         costs: Seconds of a step: auto, a shipped cost table, a JSON file, or analytic:base=B,node=N,depth=D.
-        bank: Bank of trees: default, or a JSON file.
+        bank: Bank of trees: default, smollm2-pooled or another that ships, or a JSON file.
         drafts: Staged drafts of all the recordings, written by "train stages".
         stages: With drafts: default, or a JSON file.
         max_new_tokens: Cap on the tokens of a text; by default that of the recording.
@@ -130,6 +130,7 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
         "environments": environments,
         "costs": costs.manifest | {"name": costs.name},
     }
+    folder.clear()
     folder.write_json("manifest.json", manifest)
     plain = {name: dataclasses.asdict(own) for name, own in sets.items()}
     folder.write_json("summary.json", {"reference": REFERENCE, "oracle": ORACLE, "sets": plain})
@@ -148,19 +149,12 @@ def _make_envs(config: Replay, name: str) -> ReplayVectorEnv:
         probe=config.probe,
         capacity=config.capacity,
     )
-    tables = envs.tables
-    for text, start, end in zip(envs.prompts, tables.starts, tables.ends, strict=True):
-        if tables.stops[start:end].any():
-            raise ValueError(
-                f"text {text.prompt_id!r} of {text.prompt_tokens} + {end - start} tokens and a tree of "
-                f"{envs.bank.max_nodes} nodes do not fit into {config.capacity} KV rows, so that its length "
-                "would depend on the schedule; raise the capacity"
-            )
+    envs.tables.check_lengths()
     return envs
 
 
 def _make_staged(config: Replay, name: str) -> StagedReplayVectorEnv:
-    return StagedReplayVectorEnv(
+    envs = StagedReplayVectorEnv(
         num_envs=len(load_recording(name).texts),
         recording=name,
         drafts=config.drafts,
@@ -169,12 +163,18 @@ def _make_staged(config: Replay, name: str) -> StagedReplayVectorEnv:
         max_new_tokens=config.max_new_tokens,
         capacity=config.capacity,
     )
+    envs.tables.check_lengths()
+    return envs
 
 
 def _costs(config: Replay) -> str:
     """With stages, the formula for all policies."""
-    by_formula = not config.drafts or config.costs.startswith("analytic")
-    return config.costs if by_formula else f"analytic:{config.costs}"
+    if not config.drafts or config.costs.startswith("analytic"):
+        return config.costs
+    # A formula does not say with which probe its table was measured; that of the bank, and none in stages.
+    for probe in (config.probe, "none"):
+        check_probe(load_costs(config.costs), probe)
+    return f"analytic:{config.costs}"
 
 
 def _run(

@@ -32,6 +32,7 @@ class AnyReplays(ABC):
     oracle: Oracle | StagedOracle
 
     def __init__(self, recordings: Sequence[str]) -> None:
+        self.envs.tables.check_lengths()
         self._recordings = tuple(recordings)
         ids = (text.prompt_id for text in self.envs.prompts)
         self.least_seconds = dict(zip(ids, self.oracle.seconds.tolist(), strict=True))
@@ -78,7 +79,8 @@ class Replays(AnyReplays):
 
     Raises:
         FileNotFoundError: When a file is missing.
-        ValueError: When a setting is unknown, or recordings, costs and bank do not fit together.
+        ValueError: When a setting is unknown, or recordings, costs and bank do not fit together,
+            or the KV cache may end a text.
     """
 
     envs: ReplayVectorEnv
@@ -105,7 +107,8 @@ class StagedReplays(AnyReplays):
 
     Raises:
         FileNotFoundError: When a file is missing.
-        ValueError: When a setting is unknown, or recordings, drafts, costs and stages do not fit together.
+        ValueError: When a setting is unknown, or recordings, drafts, costs and stages do not fit
+            together, or the KV cache may end a text.
     """
 
     envs: StagedReplayVectorEnv

@@ -48,12 +48,13 @@ class Supervision:
         oracle: The best schedules of the texts.
 
     Raises:
-        ValueError: When there are fewer than two texts.
+        ValueError: When there are fewer than two texts, or the KV cache may end one.
     """
 
     def __init__(self, config: ValueTraining, envs: ReplayVectorEnv, bar: Progress) -> None:
         if envs.num_envs < 2:
             raise ValueError("one text to train on leaves none to decide when to stop; name more recordings")
+        envs.tables.check_lengths()
         self.envs, self.oracle = envs, solve(envs.tables)
         self._config, self._bar = config, bar
         self._rng = np.random.default_rng(config.seed)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from entmtp_env.decoding.stages import Stages
 from entmtp_env.replay.analytic_costs import AnalyticCosts
 from entmtp_env.replay.cost_table import CostTable
+from entmtp_env.replay.costs import check_probe
 from entmtp_env.trees import DraftTree, TopologyBank
 
 
@@ -29,7 +30,12 @@ class StagedCosts:
 
 
 def staged_formula(costs: CostTable | AnalyticCosts) -> AnalyticCosts:
-    """Costs of trees that were not measured: of a measured table the fit, since its trees are others."""
+    """Costs of trees that were not measured: of a measured table the fit, since its trees are others.
+
+    Raises:
+        ValueError: When they were measured with a probe, which would be counted as drafting or verifying.
+    """
+    check_probe(costs, "none")
     return AnalyticCosts.fit(costs) if isinstance(costs, CostTable) else costs
 
 

@@ -129,6 +129,25 @@ class ReplayTables:
                 stops[end] = 2 if length >= self.max_new_tokens else 3
         return stops
 
+    def check_lengths(self, texts: npt.ArrayLike | None = None) -> None:
+        """Check that no schedule ends a text early, for only among equally long texts is less time better.
+
+        Args:
+            texts: Numbers of the texts in question; by default all.
+
+        Raises:
+            ValueError: When the KV cache may end one: where, depends on the schedule.
+        """
+        for text in np.arange(len(self.starts)) if texts is None else np.asarray(texts):
+            start, end = self.starts[text], self.ends[text]
+            if self.stops[start:end].any():
+                own = self.recording.texts[text]
+                raise ValueError(
+                    f"text {own.prompt_id!r} of {own.prompt_tokens} + {end - start} tokens and a tree of "
+                    f"{self.bank.max_nodes} nodes do not fit into {self.capacity} KV rows, so that its "
+                    "length would depend on the schedule; raise the capacity"
+                )
+
     @cached_property
     def prices(self) -> list[list[tuple[float, float, float]]]:
         """All, draft and verify seconds by tree and committed tokens: :attr:`costs` for one step at a time.

@@ -81,6 +81,11 @@ def test_prompts_that_are_not_recorded_are_left_out(recording, results, policies
     assert replayed_regret(policies, [none], COSTS, results.settings) is None
 
 
+def test_a_cache_that_would_cut_texts_is_refused(recording, results, policies):
+    with pytest.raises(ValueError, match=r"do not fit into 80 KV rows.*raise the capacity"):
+        replayed_regret(policies, [recording], COSTS, {**results.settings, "capacity": 80})
+
+
 def test_a_text_may_be_known_by_its_characters_only(recording, results, policies, tiny_files, tmp_path):
     bare = {
         name: [dataclasses.replace(own, run=dataclasses.replace(own.run, details=[])) for own in runs]

@@ -251,3 +251,21 @@ def test_with_stages_a_measured_table_becomes_its_formula(staged):
     assert manifest["costs"] == load_costs("analytic:auto").manifest | {
         "name": load_costs("analytic:auto").name
     }
+
+
+@pytest.mark.parametrize("probe", ["none", "chain"])
+def test_in_stages_only_costs_measured_without_a_probe_serve(staged, tmp_path, probe):
+    config, _ = staged
+    table = load_costs("auto")
+    dataclasses.replace(table, manifest={**table.manifest, "probe": "chain"}).save(tmp_path / "chain.json")
+    with pytest.raises(ValueError, match="measured with probe='chain', not 'none'"):
+        replay(dataclasses.replace(config, costs=str(tmp_path / "chain.json"), probe=probe))
+
+
+def test_a_cache_that_would_cut_staged_texts_is_refused(staged):
+    """The largest budget takes more rows than the trees of the bank."""
+    config, settings = staged
+    texts = load_recording(settings["recording"])
+    needed = max(text.prompt_tokens + n for text, n in zip(texts.texts, texts.lengths, strict=True))
+    with pytest.raises(ValueError, match=rf"tree of 12 nodes do not fit into {needed + 5} KV rows"):
+        replay(dataclasses.replace(config, capacity=int(needed) + 5))

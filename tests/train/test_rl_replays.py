@@ -36,6 +36,11 @@ def test_replays_run_every_text_once(settings):
     assert static[f"action_{oracle.best_static}"] == 1
 
 
+def test_a_cache_that_would_cut_texts_is_refused(settings):
+    with pytest.raises(ValueError, match=r"do not fit into 16 KV rows.*raise the capacity"):
+        Replays([settings.pop("recording")], settings | {"capacity": 16})
+
+
 def test_the_table_compares_with_the_best_static_tree(settings):
     replays = Replays([settings.pop("recording")], settings)
     policies = {"best": replays.best_static, "cycle": Cycle(replays.env)}

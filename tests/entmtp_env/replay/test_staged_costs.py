@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,13 @@ def test_measured_costs_are_fitted():
     assert staged_formula(table) == AnalyticCosts.fit(table) == load_costs("analytic:auto")
     formula = load_costs(COSTS)
     assert staged_formula(formula) is formula
+
+
+def test_costs_measured_with_a_probe_are_refused():
+    table = load_costs("auto")
+    chain = dataclasses.replace(table, manifest={**table.manifest, "probe": "chain"})
+    with pytest.raises(ValueError, match="measured with probe='chain', not 'none'"):
+        staged_formula(chain)
 
 
 def test_the_bank_has_a_tree_of_each_size():

@@ -92,6 +92,22 @@ def test_a_prompt_that_does_not_fit_is_named():
         ReplayTables.build(recording, load_costs(COSTS), BANK, capacity=least - 1)
 
 
+def test_texts_that_the_cache_may_end_are_named():
+    recording = random_recording(np.random.default_rng(0), texts=6)
+    prompts = np.array([text.prompt_tokens for text in recording.texts])
+    # What the last step of each needs, which begins a token before the end.
+    needed = prompts + recording.lengths + BANK.max_nodes
+    capacity = int(max(np.sort(needed)[-2], prompts.max() + 1 + BANK.max_nodes))
+    whole, cut = (ReplayTables.build(recording, load_costs(COSTS), BANK, capacity=n) for n in (99, capacity))
+    whole.check_lengths()
+    long = int(needed.argmax())
+    assert needed[long] > capacity
+    cut.check_lengths([i for i in range(6) if i != long])
+    for texts in (None, [long]):
+        with pytest.raises(ValueError, match=rf"text 't{long}' of .* do not fit into {capacity} KV rows"):
+            cut.check_lengths(texts)
+
+
 @pytest.mark.parametrize(
     ("measured", "probe", "fits"), [(None, "chain", 1), ("chain", "chain", 1), ("none", "chain", 0)]
 )
