@@ -8,7 +8,7 @@ from typing import Any
 from entmtp_env.decoding.prompt_lookup import PromptLookupDecoder
 from entmtp_env.features import GROUPS
 from entmtp_env.live import LiveEnv
-from entmtp_env.trees import DraftTree, TopologyBank
+from entmtp_env.trees import AUTOREGRESSIVE, DraftTree, TopologyBank
 
 _NOT_OBSERVED = ("heads", "trees")
 
@@ -95,6 +95,13 @@ class PromptLookupEnv(LiveEnv):
             max_nodes=self.bank.max_nodes,
             clock=lambda: self.clock(),
         )
+
+    def _warm_up(self, prompt: list[int]) -> None:
+        """Begin behind so much of the text that its next token occurred before: then chains are drafted."""
+        self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
+        while not self.decoder.finish_reason and self.decoder.root not in (*prompt, *self.decoder.tokens):
+            self.decoder.step(AUTOREGRESSIVE)
+        super()._warm_up(prompt if self.decoder.finish_reason else [*prompt, *self.decoder.tokens])
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -60,6 +60,18 @@ def test_heads_are_not_run(make, monkeypatch):
         done = terminated or truncated
 
 
+@pytest.mark.parametrize("prompt", ["t0", "t5"])
+def test_every_chain_is_warmed_up(make, monkeypatch, prompt):
+    """Also with a prompt of one token, in which nothing can be looked up."""
+    env, verified = make(max_new_tokens=200).unwrapped, []
+    verify = env.decoder._verify
+    monkeypatch.setattr(
+        env.decoder, "_verify", lambda tree, *rest: verified.append(tree) or verify(tree, *rest)
+    )
+    env.warm_up(prompt)
+    assert {len(tree) for tree in verified} == {0, 1, 2, 3, 4}
+
+
 def test_actions_are_chains_and_heads_are_not_observed(make):
     env = make().unwrapped
     assert env.bank.names == ("autoregressive", "chain-1", "chain-2", "chain-3", "chain-4")
