@@ -271,6 +271,22 @@ def test_warm_up_leaves_nothing_to_build(make):
         env.step(0)
 
 
+@pytest.mark.parametrize("env_id", [ID, "EntMTP/Staged-v0", "EntMTP/PromptLookup-v0"])
+def test_a_warm_up_that_fails_names_its_prompt_and_frees_the_model(tiny_files, env_id, monkeypatch):
+    env = gymnasium.make(env_id, **tiny_files.kwargs).unwrapped
+    held = []
+
+    def fail(*_, **__):
+        held.append(env.engine.lock._is_owned())
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(env.decoder, "start", fail)
+    with pytest.raises(MemoryError, match="warm-up with prompt 't3': no memory is left"):
+        env.warm_up("t3")
+    assert held == [True]
+    assert not env.engine.lock._is_owned()
+
+
 def test_probes_are_fresh_and_lag_is_one_step(make):
     """With a chain probe the head features are those of the coming draft; without, those of the last."""
     reset = {"seed": 0, "options": {"prompt_id": "t2"}}

@@ -49,9 +49,10 @@ def test_a_cleared_queue_begins_a_new_round():
     assert sorted(index for index, _ in draws(queue, rng, 7)) == list(range(7))
 
 
-def test_unknown_prompts_and_options_are_named():
+def test_unknown_prompts_and_options_are_named_and_take_no_turn():
     queue, rng = PromptQueue(IDS, "my set"), np.random.default_rng(0)
     with pytest.raises(ValueError, match="no prompt 'q' in 'my set'; ids look like 'p0'"):
         queue.draw(rng, {"prompt_id": "q"})
     with pytest.raises(ValueError, match=r"unknown reset options \['prompt'\]; the only one is 'prompt_id'"):
         queue.draw(rng, {"prompt": "p1"})
+    assert draws(queue, rng, 9) == draws(PromptQueue(IDS, "set"), np.random.default_rng(0), 9)
