@@ -16,7 +16,10 @@ import numpy as np
 
 Probe = Literal["none", "first", "chain", "union"]
 """What is drafted before the decision: nothing, the first depth (which every tree but the empty one drafts
-anyway), the greedy chain, or the union of the bank's trees."""
+anyway), the greedy chain, or the union of the bank's trees.
+
+The ``heads`` features are of that draft alone, or of the last step's when nothing is drafted. So with
+``"first"`` only depth 1 is told of: a deeper ``path_value_{d}`` equals its own, ``head_entropy_{d}`` is 0."""
 
 GROUPS = ("base", "entropy", "heads", "acceptance", "position", "token", "trees")
 ENTROPY_WINDOWS = (4, 8, 12, 16, 24, 32, 64)

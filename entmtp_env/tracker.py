@@ -85,7 +85,7 @@ class FeatureTracker:
         """Start an episode in every environment.
 
         A depth that was never drafted counts as confidence 1 and entropy 0: a policy that starts small still
-        learns what deep trees promise.
+        learns what deep trees promise. With ``probe="first"`` that is all depths but the first, throughout.
 
         Args:
             signals: The signals at the first decision.
