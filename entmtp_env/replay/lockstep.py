@@ -204,7 +204,7 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         if len(begins):
             self._begin(begins, self._next_texts(begins))
             _overwrite(info, begins, self._no_step(begins))
-        last = {}
+        last: dict[str, Any] = {}
         if self.autoreset_mode == AutoresetMode.SAME_STEP and self._ended.any():
             info, last = self._restart_at_once(info)
         return self._observe(), rewards, stops == 1, stops > 1, self._keep(info) | last
