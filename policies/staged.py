@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from entmtp_env.decoding.stages import DEEPER, Stages
-from entmtp_env.replay.costs import load_costs
 from entmtp_env.replay.staged_costs import StagedCosts, staged_costs, staged_formula
 from policies.base import Memory, SchedulerPolicy, SchedulingEnv
 from policies.options import names, number, whole_number
+from policies.prices import load_prices
 
 _START = 0.25
 """Threshold on the best path value that stands until calibration finds better ones."""
@@ -32,7 +32,7 @@ class StagedThreshold(SchedulerPolicy):
         nodes: Verify so many nodes, or as many of the budgets as there are drafted, instead of what pays.
         costs: Seconds of a step, see :func:`~entmtp_env.replay.costs.load_costs`; in a spec the numbers of a
             formula are separated by ``|``, as in ``analytic:base=0.03|node=0.001``. By default those of the
-            replay that it runs in, live ``"auto"``.
+            replay that it runs in, live ``"auto"``, with a warning where that is of another model or device.
         rate: ρ in tokens per second. By default it follows each text: what the steps up to and with this one
             were expected to emit, over their seconds.
 
@@ -72,7 +72,8 @@ class StagedThreshold(SchedulerPolicy):
             options["nodes"] = self._nodes
             allowed = self._legal & (np.array(stages.budgets) <= self._nodes)
             self._fixed = allowed.shape[1] - 1 - allowed[:, ::-1].argmax(axis=1)
-        self._costs = self._price(unwrapped, stages, costs)
+        else:
+            self._costs = self._price(env, stages, costs)
         if costs:
             options["costs"] = names("costs", costs)
         self._rate = None if rate is None else number("rate", rate)
@@ -153,12 +154,13 @@ class StagedThreshold(SchedulerPolicy):
     def _fixes(self) -> bool:
         return self._nodes is not None or self._rate is not None
 
-    def _price(self, env: Any, stages: Stages, costs: str | Sequence[str]) -> StagedCosts:
-        if costs or not hasattr(env, "costs"):
-            formula = staged_formula(load_costs(",".join(names("costs", costs or "auto"))))
+    def _price(self, env: SchedulingEnv, stages: Stages, costs: str | Sequence[str]) -> StagedCosts:
+        unwrapped: Any = env.unwrapped
+        if costs or not hasattr(unwrapped, "costs"):
+            formula = staged_formula(load_prices(env, costs))
             prices = staged_costs(formula, stages, np.arange(self._capacity + 1))
         else:
-            prices = env.costs
+            prices = unwrapped.costs
         # A row is all that a decision needs.
         self._seconds = np.ascontiguousarray(prices.verify_seconds.T)
         return prices

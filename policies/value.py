@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from entmtp_env.replay.costs import check_probe, load_costs
+from entmtp_env.replay.costs import check_probe
 from policies.base import Memory, SchedulingEnv
 from policies.network import Network
 from policies.network_policy import NetworkPolicy
 from policies.options import names, number
+from policies.prices import load_prices
 
 
 class Value(NetworkPolicy):
@@ -27,7 +28,7 @@ class Value(NetworkPolicy):
         network: F observations to the expected tokens of a step, accepted drafts + 1, with each of K trees.
         costs: Seconds of a step, see :func:`~entmtp_env.replay.costs.load_costs`; in a spec the numbers of a
             formula are separated by ``|``, as in ``analytic:base=0.03|node=0.001``. By default those of the
-            replay that it runs in, live ``"auto"``.
+            replay that it runs in, live ``"auto"``, with a warning where that is of another model or device.
         rate: ρ in tokens per second. By default it follows each text: what the steps up to and with this one
             were expected to emit, over their seconds.
         file: Where the network was read from; it only shows in `spec`.
@@ -54,9 +55,11 @@ class Value(NetworkPolicy):
         self._capacity: int = unwrapped.capacity
         options: dict[str, Any] = {}
         if costs or not hasattr(unwrapped, "tables"):
-            spec = names("costs", costs or "auto")
-            seconds = self._price(",".join(spec), unwrapped.feature_set.probe)
-            options = {"costs": spec} if costs else {}
+            prices = load_prices(env, costs)
+            check_probe(prices, unwrapped.feature_set.probe)
+            # By tree and committed tokens, (K, capacity + 1).
+            seconds = prices.at(self.bank, np.arange(self._capacity + 1)).seconds
+            options = {"costs": names("costs", costs)} if costs else {}
         else:
             seconds = unwrapped.tables.costs.seconds
         # A row is all that a decision needs.
@@ -87,9 +90,3 @@ class Value(NetworkPolicy):
         rate = (memory[0] + tokens[rows, fastest]) / (memory[1] + seconds[rows, fastest])
         actions = (tokens - rate[:, None] * seconds).argmax(axis=1)
         return actions, (memory[0] + tokens[rows, actions], memory[1] + seconds[rows, actions])
-
-    def _price(self, costs: str, probe: str) -> npt.NDArray[np.float64]:
-        """Seconds by tree and committed tokens, ``(K, capacity + 1)``."""
-        prices = load_costs(costs)
-        check_probe(prices, probe)
-        return prices.at(self.bank, np.arange(self._capacity + 1)).seconds

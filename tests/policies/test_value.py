@@ -117,6 +117,6 @@ def test_faults(env, bare_env, network, monkeypatch):
     with pytest.raises(ValueError, match="reads the feature 'context_fraction'"):
         Value(bare_env(BANK, ("a", "b", "c")), network, costs=COSTS)
     probed = SimpleNamespace(name="here", probe="chain")
-    monkeypatch.setattr("policies.value.load_costs", lambda spec: probed)
+    monkeypatch.setattr("policies.prices.load_costs", lambda spec: probed)
     with pytest.raises(ValueError, match=r"'here' were measured with probe='chain', not 'none'"):
         Value(env, network, costs="here")

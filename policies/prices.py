@@ -1,0 +1,47 @@
+"""Seconds of a step for the policies that weigh tokens against them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from entmtp_env.replay.costs import AnalyticCosts, CostTable, load_costs
+from policies.base import SchedulingEnv
+from policies.options import names
+
+_SAME = ("model_fingerprint", "device")
+
+
+def load_prices(env: SchedulingEnv, costs: str | Sequence[str]) -> CostTable | AnalyticCosts:
+    """Costs from a policy's option, by default the shipped ones.
+
+    Warns when the default is of another model or device than those of the environment, which are loaded for
+    that: it is about to decode with them.
+
+    Args:
+        env: The environment to schedule.
+        costs: See :func:`~entmtp_env.replay.costs.load_costs`, with ``|`` between the numbers of a formula;
+            empty for the default.
+
+    Raises:
+        FileNotFoundError: When there are no such costs, or the model is not to be had.
+        ValueError: When the costs are damaged.
+    """
+    if costs:
+        return load_costs(",".join(names("costs", costs)))
+    prices = load_costs("auto")
+    unwrapped: Any = env.unwrapped
+    here: Mapping[str, Any] = getattr(unwrapped, "manifest", {})
+    others = [
+        f"{key} {prices.manifest.get(key)!r} (here {here[key]!r})"
+        for key in _SAME
+        if key in here and here[key] != prices.manifest.get(key)
+    ]
+    if others:
+        warnings.warn(
+            f"seconds of a step are those of the shipped costs {prices.name!r}, measured with "
+            f"{', '.join(others)}; measure yours with 'python -m train costs' and name them by costs=",
+            stacklevel=2,
+        )
+    return prices
