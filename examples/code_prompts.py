@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--packages", nargs="+", default=["json", "statistics", "textwrap", "heapq", "numpy"])
     parser.add_argument("--limit", type=int, default=2000, help="prompts to write")
     options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
     found = [pair for package in options.packages for pair in functions(package)]
     texts = sorted({prompt(node, docstring, rng.random()) for node, docstring in found})

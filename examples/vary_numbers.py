@@ -10,6 +10,7 @@ import argparse
 import json
 import random
 import re
+from pathlib import Path
 
 # Not within a decimal fraction, a date, a ratio or a time.
 NUMBER = re.compile(r"(?<![\d.,/:])\d{1,4}(?![\d.,/:]*\d)")
@@ -36,16 +37,17 @@ def main() -> None:
     """Read prompts, write variants that differ from all that are there already."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("prompts", help="JSON lines with a 'prompt' each")
-    parser.add_argument("out", help="JSON lines to write")
+    parser.add_argument("out", type=Path, help="JSON lines to write")
     parser.add_argument("--copies", type=int, default=1, help="variants of each prompt")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random(arguments.seed)
     with open(arguments.prompts, encoding="utf-8") as file:
         prompts = [json.loads(line)["prompt"] for line in file if line.strip()]
     variants = dict.fromkeys(vary(prompt, rng) for _ in range(arguments.copies) for prompt in prompts)
     new = [text for text in variants if text not in set(prompts)]
-    with open(arguments.out, "w", encoding="utf-8") as file:
+    with arguments.out.open("w", encoding="utf-8") as file:
         file.writelines(
             json.dumps({"id": f"varied-{i}", "prompt": text}) + "\n" for i, text in enumerate(new)
         )

@@ -99,7 +99,7 @@ def test_ppo_with_rllib_learns_what_one_bit_tells(told_bit, tmp_path, monkeypatc
 
 
 def test_code_prompts_ask_for_the_functions_of_a_package(tmp_path):
-    out = tmp_path / "code.jsonl"
+    out = tmp_path / "not there yet" / "code.jsonl"
     command = [sys.executable, str(EXAMPLES / "code_prompts.py"), str(out), "--packages", "json", "textwrap"]
     subprocess.run(command, check=True, capture_output=True)
     texts = [prompt.text for prompt in load_prompts(str(out))]
@@ -113,7 +113,7 @@ def test_code_prompts_ask_for_the_functions_of_a_package(tmp_path):
 
 
 def test_varied_problems_are_the_same_questions_with_other_numbers(tmp_path):
-    source, out = tmp_path / "problems.jsonl", tmp_path / "varied.jsonl"
+    source, out = tmp_path / "problems.jsonl", tmp_path / "not there yet" / "varied.jsonl"
     problems = [
         "Ann has 14 apples and eats 3 of them. How many of the 14 are left?",
         "1 pen costs $2.50; it is 10:30 and 40 people buy 100% of 7/8 of them.",
