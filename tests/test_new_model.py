@@ -38,7 +38,7 @@ CPU = "--device cpu --dtype float32"
 # What makes each command take a second, not hours.
 SMALL = {
     "train distill": f"{CPU} --max-new-tokens 24",
-    "train heads": f"{CPU} --draft-vocab-size 200 --held-out 8 --batch-tokens 128 --cache $RUN/hidden",
+    "train heads": f"{CPU} --draft-vocab-size 200 --batch-tokens 128 --cache $RUN/hidden",
     "eval heads": f"{CPU} --max-new-tokens 16 --timing-steps 0 --cache $RUN/written",
     "train record": f"{CPU} --max-new-tokens 24",
     "train costs": f"{CPU} --capacity 256 --contexts 16 32 --repeats 2 --prompts $PROMPTS",

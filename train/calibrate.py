@@ -66,7 +66,8 @@ class Calibrate:
     Staged policies need recordings and their staged drafts: the thresholds of "staged-threshold" are searched
     one by one, and "eagle2" gets its number of nodes.
 
-    Example: python -m train calibrate --recordings chat:calibration --bank bank.json --out runs/chat
+    Example: python -m train calibrate --recordings chat:calibration --bank bank.json --costs costs.json
+    --out runs/chat
 
     Attributes:
         recordings: Calibrate on these recorded texts, pooled, instead of live ones: chat, math, ... or .npz
