@@ -26,8 +26,8 @@ from train.value_table import LEGEND, Judge, value_table
 class ValueTraining:
     """Train small networks by supervision on recorded texts, which tell what every tree would have done.
 
-    "value" predicts the tokens that each tree would emit; with the costs of the machine that it runs on, that
-    is the policy value@<out>/value.npz, which needs no other training for other costs. "imitation" learns
+    "value" predicts the tokens that each tree would emit; with the seconds of a cost table that is the policy
+    value:costs=<table>@<out>/value.npz, which needs no other training for other costs. "imitation" learns
     the trees of the best possible schedule, each mistake weighed by the seconds that it loses; "improvement"
     learns those that save most seconds when the best single tree goes on behind them. These two are policies
     learned@<out>/<method>.npz, for the costs that they were trained with. All are taught where their own
