@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import tyro
 
 from benchmarks.cpu import Cpu, measure_cpu
@@ -11,7 +13,7 @@ from benchmarks.replay import Replay, measure_replay
 
 
 def main() -> None:
-    """Parse the command line and run."""
+    """Parse the command line and run; a mistake of the user is one line on standard error and exit code 2."""
     app = tyro.extras.SubcommandApp()
 
     @app.command(name="cpu")
@@ -34,7 +36,13 @@ def main() -> None:
         """Speed and memory of replays."""
         measure_replay(config)
 
-    app.cli(description="Measurements behind the project's claims.")
+    try:
+        app.cli(description="Measurements behind the project's claims.")
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

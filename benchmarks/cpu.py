@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.existing import refuse_existing
 from benchmarks.feature_times import feature_findings, feature_turn
 from benchmarks.generation import generate
 from benchmarks.interleaved import Finding, take_turns
@@ -46,6 +47,7 @@ class Cpu:
 
     Attributes:
         out: Where the figures go (JSON); the plot of --scaling goes beside it (PNG).
+        overwrite: Replace figures that are there already.
         only: Parts to measure: steps, features, staged, switch, generation, memory; by default all.
         scaling: Measure how costs grow, too, or nothing else with an empty --only.
         model: Base model: a known name, a path or a Hugging Face repository.
@@ -67,6 +69,7 @@ class Cpu:
     """
 
     out: Path = Path("runs/cpu.json")
+    overwrite: bool = False
     only: tuple[Part, ...] = get_args(Part)
     scaling: bool = False
     model: str = "smollm2"
@@ -111,9 +114,11 @@ def measure_cpu(config: Cpu) -> dict[str, Any]:
         ``scaling``, and the ``manifest``.
 
     Raises:
+        FileExistsError: When figures are there already.
         FileNotFoundError: When the model, the heads, the bank or the prompts are not there.
         ValueError: When a setting is unknown or does not fit the model.
     """
+    refuse_existing(config.out, config.overwrite)
     sizes = config.sizes
     prompts = load_prompts(config.prompts)[: config.num_prompts or None]
     findings: list[Finding] = []

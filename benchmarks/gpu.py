@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.existing import refuse_existing
 from benchmarks.random_model import Size, random_backbone, random_heads
 from benchmarks.step_times import (
     ROUNDS,
@@ -50,6 +51,7 @@ class Gpu:
 
     Attributes:
         out: Where the seconds go: a cost table (JSON).
+        overwrite: Replace a table that is there already.
         model: Name or path of a model, for its real weights; by default random ones are made.
         heads: Draft heads of the real model, as everywhere; of random weights the architecture, by default
             hydra-prefix.
@@ -63,6 +65,7 @@ class Gpu:
     """
 
     out: Path = Path("runs/gpu.json")
+    overwrite: bool = False
     model: str = ""
     heads: str = "auto"
     size: Size = "vicuna-7b"
@@ -82,10 +85,12 @@ def measure_gpu(config: Gpu) -> CostTable:
 
     Raises:
         ValueError: When there is no such device, or a setting is unknown or does not fit the model.
+        FileExistsError: When the table is there already.
         FileNotFoundError: When a real model or its heads are not to be had.
     """
     device = choose_device(config.device)
     bandwidth = copy_bandwidth(device, config.copy_megabytes << 20)
+    refuse_existing(config.out, config.overwrite)
     backbone, heads, about = _load(config, device)
     trees = _trees(config.nodes, heads.config.depth)
     max_nodes = max(len(tree) for tree in trees)

@@ -6,7 +6,7 @@ import os
 import platform
 import shlex
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ _LIBRARIES = ("entmtp-env", "torch", "transformers", "numpy", "gymnasium", "stab
 def describe_run() -> dict[str, Any]:
     """Time, command, machine and library versions, as plain JSON values."""
     return {
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "machine": describe_machine(),
         "libraries": {"python": platform.python_version()} | _versions(),

@@ -152,4 +152,4 @@ def leading(families: dict[str, str], strengths: Floats) -> Lead | None:
         most.append(np.nanmax(strengths[:, varying], axis=1))
     difference = estimate(most[0] - most[1])
     assert difference is not None
-    return Lead(*best, difference)
+    return Lead(best[0], best[1], difference)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from entmtp_env.sealed_npz import load_sealed, save_sealed
 from policies.base import SchedulerPolicy, SchedulingEnv
 from policies.network import Network
 from policies.policy_file import PolicyFile, feature_fingerprint
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _KIND = "policy"
 

@@ -96,7 +96,7 @@ class Supervision:
 
 def token_targets(tables: ReplayTables, rows: Rows) -> Floats:
     """Tokens that a step with each tree emits at some rows, as if no text ended, ``(M, K)``."""
-    tokens: Floats = tables.accepts[:, rows].T + 1.0
+    tokens: Floats = tables.accepts[:, rows].T.astype(np.float64) + 1
     return tokens
 
 

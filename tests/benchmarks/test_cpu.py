@@ -72,3 +72,12 @@ def test_what_measures_nothing_is_refused(tmp_path):
         Cpu(out=tmp_path / "x.csv")
     with pytest.raises(ValueError, match="rounds, repeats and max_new_tokens must be at least 1"):
         Cpu(rounds=0)
+
+
+def test_figures_are_not_replaced_by_chance(settings):
+    settings["out"].write_text("{}")
+    with pytest.raises(FileExistsError, match="add --overwrite"):
+        measure_cpu(Cpu(**settings))
+    assert settings["out"].read_text() == "{}"
+    measure_cpu(Cpu(**settings, only=("switch",), overwrite=True))
+    assert "switch" in settings["out"].read_text()

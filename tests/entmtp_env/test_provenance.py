@@ -1,7 +1,7 @@
 import json
 import os
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ def test_a_run_is_described_in_plain_json(monkeypatch):
     assert run["libraries"]["torch"] == torch.__version__
     assert run["libraries"]["numpy"] == np.__version__
     assert {"python", "transformers", "gymnasium", "entmtp-env"} <= run["libraries"].keys()
-    assert abs((datetime.now(timezone.utc) - datetime.fromisoformat(run["time"])).total_seconds()) < 60
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(run["time"])).total_seconds()) < 60
 
 
 def test_the_machine_is_this_one():
