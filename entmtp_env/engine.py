@@ -10,6 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.checkpoint import heads_fingerprint, read_manifest
 from entmtp_env.decoding.decoder import TreeDecoder
@@ -39,7 +41,7 @@ class Engine:
         eos_token_ids: Tokens that end a text.
         manifest: Names and fingerprints of model and heads, element type, device.
         graphs: Whether decode steps are replays of captured graphs.
-        lock: Of the base model; held during a timed step, so that environments do not time each other.
+        lock: Of the device; held during a timed step, so that environments do not time each other.
     """
 
     backbone: Backbone
@@ -69,18 +71,18 @@ class Engine:
         return kind(self.backbone, self.heads, stages, eos_token_ids=self.eos_token_ids, **settings)
 
 
-_GRAPHS = "-graphs"
+GRAPHS = "-graphs"
 """Ends the name of a device on which steps are replays of graphs."""
 
 _engines: dict[tuple[str, str, str, str], Engine] = {}
-_bases: dict[tuple[str, str, str], tuple[PretrainedModel, Backbone, threading.RLock]] = {}
+_bases: dict[tuple[str, torch.dtype, torch.device], tuple[PretrainedModel, Backbone]] = {}
+_device_locks: dict[torch.device, threading.RLock] = {}
 _loading = threading.RLock()
 
 
 def _locks() -> Iterator[threading.RLock]:
     yield _loading
-    for *_, lock in _bases.values():
-        yield lock
+    yield from _device_locks.values()
 
 
 fork_only_between(_locks)
@@ -109,11 +111,14 @@ def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str
 
 
 def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
-    device, graphs = device.removesuffix(_GRAPHS), device.endswith(_GRAPHS)
+    device, graphs = device.removesuffix(GRAPHS), device.endswith(GRAPHS)
     path = heads_path(model, heads)
-    if (model, dtype, device) not in _bases:
-        _bases[model, dtype, device] = _load_base(model, dtype, device)
-    pretrained, backbone, lock = _bases[model, dtype, device]
+    place = choose_device(device)
+    base = model, choose_dtype(dtype, place), place
+    if base not in _bases:
+        _bases[base] = _load_base(*base)
+    pretrained, backbone = _bases[base]
+    lock = _device_locks.setdefault(place, threading.RLock())
     draft_heads = from_pretrained(str(path), backbone)
     fingerprint = heads_fingerprint(draft_heads)
     trained_for = read_manifest(path).get("model_fingerprint") if path.is_file() else None
@@ -132,20 +137,18 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
         "heads_arch": draft_heads.config.arch,
         "heads_fingerprint": fingerprint,
         "dtype": str(backbone.dtype).removeprefix("torch."),
-        "device": f"{backbone.device}{_GRAPHS if graphs else ''}",
+        "device": f"{backbone.device}{GRAPHS if graphs else ''}",
     }
     return Engine(
         backbone, draft_heads, pretrained.tokenizer, pretrained.eos_token_ids, manifest, graphs, lock
     )
 
 
-def _load_base(model: str, dtype: str, device: str) -> tuple[PretrainedModel, Backbone, threading.RLock]:
-    place = choose_device(device)
-    element = choose_dtype(dtype, place)
+def _load_base(model: str, dtype: torch.dtype, device: torch.device) -> tuple[PretrainedModel, Backbone]:
     pretrained = load_pretrained(model)
-    backbone = Backbone(pretrained.model, element, place)
+    backbone = Backbone(pretrained.model, dtype, device)
     # The backbone has the weights in a form of its own; the other copy need not stay.
-    return replace(pretrained, model=None), backbone, threading.RLock()
+    return replace(pretrained, model=None), backbone
 
 
 def heads_path(model: str, heads: str) -> Path:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.checkpoint import load_heads, read_manifest
@@ -118,8 +119,15 @@ def push_to_hub(heads: str | Path, repository: str, *, private: bool = False) ->
         try:
             url = api.create_repo(repository, private=private, exist_ok=True)
             api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Draft heads")
-        except OSError as error:
+        except HfHubHTTPError as error:
             raise ValueError(
                 f"the Hugging Face hub did not take {repository}: {error}; log in with: hf auth login"
+            ) from error
+        except Exception as error:
+            # Without a connection they are those of the client's HTTP library, and that has changed.
+            if not isinstance(error, OSError) and not type(error).__module__.startswith("http"):
+                raise
+            raise ValueError(
+                f"the Hugging Face hub cannot be reached to publish {repository}: {error}"
             ) from error
     return str(url)

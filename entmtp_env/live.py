@@ -16,7 +16,7 @@ from gymnasium.error import ResetNeeded
 from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.decoding.decoder import TreeDecoder
 from entmtp_env.decoding.session import Step
-from entmtp_env.engine import Engine, get_engine
+from entmtp_env.engine import GRAPHS, Engine, get_engine
 from entmtp_env.features import FeatureSet, Probe
 from entmtp_env.model_errors import named_errors
 from entmtp_env.prompt_queue import PromptQueue
@@ -43,7 +43,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
     Args:
         model: A known model (``"smollm2"``), a path, or a Hugging Face repository.
         heads: Draft heads: ``"auto"``, ``"medusa"`` (both ship with the package), or a checkpoint.
-        bank: ``"default"``, or a JSON file of a topology bank.
+        bank: ``"default"``, a shipped one such as ``"smollm2-pooled"``, or a JSON file of a topology bank.
         prompts: A prompt set, ``name``, ``name:calibration``, ``name:evaluation``, or a ``.jsonl`` file.
         acceptance: ``greedy``, ``sample:temperature=…``, or ``typical:temperature=…,epsilon=…,alpha=…``.
         max_new_tokens: Token cap of a text.
@@ -52,7 +52,8 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         reward: Reward name or spec.
         features: ``"all"``, or names of feature groups, comma-separated or as a sequence.
         probe: What is drafted before the decision: ``"none"``, ``"first"`` (the first depth, which every
-            tree but the empty one drafts anyway), ``"chain"`` or ``"union"``.
+            tree but the empty one drafts anyway), ``"chain"`` or ``"union"``. The ``heads`` features tell of
+            what it drafts and of no deeper depth (:data:`~entmtp_env.features.Probe`).
         capacity: KV rows; prompt, text and the largest tree must fit.
         render_mode: ``"ansi"`` or ``None``.
 
@@ -150,6 +151,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         """What a result made with this environment depends on; loads the model."""
         return {
             **self.engine.manifest,
+            "device": self._device,
             "bank": self.bank.name,
             "bank_fingerprint": self.bank.fingerprint,
             "features_fingerprint": self.feature_set.fingerprint,
@@ -159,6 +161,12 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             "max_new_tokens": self.max_new_tokens,
             "capacity": self.capacity,
         }
+
+    @property
+    def _device(self) -> str:
+        """Where and how steps really run: none behind a probe is a captured one."""
+        device = self.engine.manifest["device"]
+        return device if self._probe_tree is None else device.removesuffix(GRAPHS)
 
     @property
     def place(self) -> tuple[str, int]:

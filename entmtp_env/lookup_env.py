@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from entmtp_env.decoding.prompt_lookup import PromptLookupDecoder
+from entmtp_env.engine import GRAPHS
 from entmtp_env.features import GROUPS
 from entmtp_env.live import LiveEnv
 from entmtp_env.trees import AUTOREGRESSIVE, DraftTree, TopologyBank
@@ -106,4 +107,6 @@ class PromptLookupEnv(LiveEnv):
     @property
     def manifest(self) -> dict[str, Any]:
         """What a result made with this environment depends on; loads the model."""
-        return super().manifest | {"max_ngram": self.max_ngram}
+        # A chain of another length and other tokens at every step has no captured form.
+        device = self._device.removesuffix(GRAPHS)
+        return super().manifest | {"max_ngram": self.max_ngram, "device": device}

@@ -30,7 +30,8 @@ class StagedEnv(LiveEnv):
     Args:
         model: As in :class:`~entmtp_env.live.LiveEnv`, as are those not listed here.
         heads: Draft heads.
-        stages: ``"default"``, or a JSON file of :class:`~entmtp_env.decoding.stages.Stages`.
+        stages: ``"default"``, ``"smollm2-staged"``, or a JSON file of
+            :class:`~entmtp_env.decoding.stages.Stages`.
         prompts: A prompt set.
         acceptance: Acceptance rule.
         max_new_tokens: Token cap of a text.

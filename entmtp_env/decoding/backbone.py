@@ -68,6 +68,9 @@ class Backbone:
     ) -> None:
         self.config = _read_config(model)
         self.dtype, self.device = dtype, torch.device(device)
+        if self.device.type == "cuda":
+            # It plans anew for every length of the keys, which here is another one at every step.
+            torch.backends.cuda.enable_cudnn_sdp(False)
 
         def place(tensor: Tensor) -> Tensor:
             return tensor.detach().to(self.device, dtype)

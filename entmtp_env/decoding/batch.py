@@ -70,6 +70,7 @@ def generate_batch(
 
     Raises:
         ValueError: When a prompt is empty or leaves no room for a token.
+        FloatingPointError: When logits are not finite; the message names the request.
     """
     # Prompts of like length are prefilled together, so that little is padding.
     queue = sorted(enumerate(requests), key=lambda item: len(item[1].prompt), reverse=True)
@@ -98,6 +99,7 @@ def generate_batch(
             states = list(batch.step([text.reply[-1] for text in running])[:, None])
         with torch.inference_mode():
             logits = backbone.logits(torch.stack([own[-1] for own in states]))
+        _check_finite(running[first:], logits)
         chosen = _choose(running[first:], logits)
         for text, own, token in zip(running[first:], states, chosen, strict=True):
             if hidden is not None:
@@ -121,6 +123,16 @@ def generate_batch(
 def _has_ended(text: _Running, capacity: int, max_new_tokens: int, eos_token_ids: frozenset[int]) -> bool:
     full = len(text.request.prompt) + len(text.reply) >= capacity
     return text.reply[-1] in eos_token_ids or len(text.reply) >= max_new_tokens or full
+
+
+def _check_finite(texts: Sequence[_Running], logits: Tensor) -> None:
+    finite = logits.amax(-1).isfinite()
+    if not finite.all():
+        text = texts[int(finite.int().argmin())]
+        raise FloatingPointError(
+            f"request {text.index}: the base model's logits behind {len(text.reply)} tokens of the reply are "
+            f"NaN or infinite; its weights are damaged, or {logits.dtype} is too narrow for them: try float32"
+        )
 
 
 def _choose(texts: Sequence[_Running], logits: Tensor) -> list[int]:

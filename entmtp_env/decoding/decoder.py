@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -10,8 +11,8 @@ from torch import Tensor
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.draft import Draft, DraftPlan, draft_tree
-from entmtp_env.decoding.heads import DraftHeads, check_heads_finite
-from entmtp_env.decoding.session import Session, Step
+from entmtp_env.decoding.heads import DraftHeads
+from entmtp_env.decoding.session import NOT_FINITE, Session, Step
 from entmtp_env.trees import DraftTree
 
 
@@ -145,8 +146,17 @@ class TreeDecoder(Session):
             FloatingPointError: When they are not finite.
         """
         confidence, entropy = self._chain_signals()
-        check_heads_finite(sum(entropy), self.backbone.dtype)
+        self._check_heads(sum(entropy))
         return confidence, entropy
+
+    def _check_heads(self, value: float) -> None:
+        """Check a number that is NaN when logits of the heads are."""
+        if not math.isfinite(value):
+            self.finish_reason = NOT_FINITE
+            raise FloatingPointError(
+                "the draft heads' logits are NaN or infinite; their weights are damaged, or "
+                f"{self.backbone.dtype} is too narrow for them: try float32"
+            )
 
     def _chain_signals(self) -> tuple[list[float], list[float]]:
         return ([], []) if self._draft is None else self._draft.chain()
@@ -172,7 +182,7 @@ class TreeDecoder(Session):
     def _forget(self) -> None:
         super()._forget()
         if self._prefix_cache is not None:
-            self._prefix_cache.clear()
+            self._prefix_cache.clear(erase=self.finish_reason == NOT_FINITE)
         self._draft = None
 
     def _keep(self, hidden: Tensor, rows: list[int], root_logits: Tensor) -> None:

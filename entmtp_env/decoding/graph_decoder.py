@@ -147,7 +147,7 @@ class GraphDecoder(TreeDecoder):
         """A point in the device's work; on a CPU, which has done all before it, the time."""
         if not self._events:
             return self._clock()
-        self._events[index].record()
+        self._events[index].record(torch.cuda.current_stream(self.backbone.device))
         return 0.0
 
     def _between(self, marks: list[float], index: int) -> float:

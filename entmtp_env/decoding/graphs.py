@@ -8,9 +8,11 @@ the graphs of so many rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+import gc
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -42,20 +44,45 @@ class CudaCapture:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        # Memory of a pool is shared only among captures on the same stream.
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _capture_stream(device)
 
     def __call__(self, function: Launch) -> Launch:
-        """Run ``function`` once, so that libraries set themselves up, then capture it."""
-        with torch.cuda.device(self._device):
+        """Run ``function`` once, so that libraries set themselves up, then capture it, and replay it once.
+
+        A graph is uploaded by its first launch, which is not to fall into a timed step.
+        """
+        with torch.cuda.device(self._device), _uncollected():
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 function()
             torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            # Work of other threads on the device is none of a capture's business.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
                 function()
+            graph.replay()
+            torch.cuda.synchronize(self._device)
         return graph.replay
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all decoders: libraries keep a workspace for each stream, and a pool wants the same one."""
+    return torch.cuda.Stream(device)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """A graph or an event that is freed during a capture breaks it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def call_directly(function: Launch) -> Launch:

@@ -8,7 +8,6 @@ tokens drafted before; the prefix layer of Hydra++ refines the hidden states by 
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -240,19 +239,6 @@ class DraftHeads(nn.Module):
             return self.lm_heads[depth - 1](output)
         assert self._tied_lm_heads, "attach the heads to a backbone first"
         return self._tied_lm_heads[self.config.vocab_size(depth)](output)
-
-
-def check_heads_finite(value: float, dtype: torch.dtype) -> None:
-    """Check a number that is NaN when logits of the heads are.
-
-    Raises:
-        FloatingPointError: When it is not finite.
-    """
-    if not math.isfinite(value):
-        raise FloatingPointError(
-            "the draft heads' logits are NaN or infinite; their weights are damaged, or "
-            f"{dtype} is too narrow for them: try float32"
-        )
 
 
 def embedding_scale(backbone: Backbone) -> Tensor:

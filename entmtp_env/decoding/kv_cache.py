@@ -75,6 +75,12 @@ class KVCache:
             self._data[:, :, :, start : start + count] = self._data.index_select(3, index)
         self.length += count
 
-    def clear(self) -> None:
-        """Forget everything; the memory stays."""
+    def clear(self, erase: bool = False) -> None:
+        """Forget everything; the memory stays.
+
+        Args:
+            erase: Overwrite it, too: a mask hides old rows from attention, but not a NaN in them.
+        """
         self.length = 0
+        if erase:
+            self._data.zero_()

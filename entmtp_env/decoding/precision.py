@@ -27,6 +27,8 @@ def choose_device(name: str) -> torch.device:
         raise ValueError(f"device {name!r} is unknown; expected 'auto', 'cpu' or 'cuda'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r}: this PyTorch sees no CUDA device; use 'cpu' or 'auto'")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {name!r}: there are only {torch.cuda.device_count()} CUDA devices")
     return device
 
 
@@ -38,7 +40,9 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """
     if name == "auto":
         if device.type == "cuda":
-            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+            # Older devices emulate bfloat16, without their matrix units.
+            native = torch.cuda.is_bf16_supported(including_emulation=False)
+            return torch.bfloat16 if native else torch.float16
         return torch.bfloat16 if cpu_prefers_bfloat16() else torch.float32
     if name not in _DTYPES:
         raise ValueError(f"dtype {name!r} is unknown; expected 'auto' or one of {', '.join(_DTYPES)}")

@@ -67,7 +67,8 @@ def load_published(folder: str | Path, backbone: Backbone) -> DraftHeads:
     rows = _hydra_rows(config) if hydra else _medusa_rows(config)
     optional = _unused_rows(config) if hydra else {}
     made_for = settings.get("base_model_name_or_path")
-    _check(path, tensors, rows, optional, f"the base model must be {made_for!r}, or one of its shapes")
+    wanted = f"{made_for!r}, or one of its shapes" if made_for else "the one that they were trained for"
+    _check(path, tensors, rows, optional, f"the base model must be {wanted}")
     _compare_embedding(path, tensors.get("input_embed_fn.weight"), backbone)
     parts: dict[str, list[Tensor]] = {}
     for name, row in rows.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from entmtp_env.decoding.acceptance import AcceptanceRule, GreedyRule, Verdict
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.certainty import certainty_of
 from entmtp_env.trees import DraftTree
+
+NOT_FINITE = "logits not finite"
+"""Why a text ended with a ``FloatingPointError``."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,12 @@ class Session:
                 no room for a step.
             FloatingPointError: When the logits behind it are not finite.
         """
-        if any(not isinstance(token, int) for token in prompt):
+        try:
+            prompt = [operator.index(token) for token in prompt]
+        except TypeError as error:
             raise ValueError(
                 "prompt must be a flat list of token ids: batch size 1 only, one decoder per text"
-            )
+            ) from error
         if not prompt or max_new_tokens < 1:
             raise ValueError(
                 f"a text needs a prompt and room to grow; got {len(prompt)} tokens, cap {max_new_tokens}"
@@ -236,7 +242,7 @@ class Session:
 
     def _forget(self) -> None:
         """Drop what belongs to the last text."""
-        self._cache.clear()
+        self._cache.clear(erase=self.finish_reason == NOT_FINITE)
 
     def _layout(self, tree: DraftTree) -> tuple[Tensor, Tensor]:
         """Position offset of each row and tree mask, on the device."""
@@ -262,7 +268,7 @@ class Session:
     def _check_root(self, tokens: int) -> None:
         """Check the logits behind so many tokens of the text; the maximum of a row with a NaN is NaN."""
         if not math.isfinite(float(self.root_logits.amax())):
-            self.finish_reason = "logits not finite"
+            self.finish_reason = NOT_FINITE
             raise FloatingPointError(
                 f"the base model's logits behind {tokens} generated tokens are NaN or infinite; its weights "
                 f"are damaged, or {self.backbone.dtype} is too narrow for them: try float32"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.decoder import TreeDecoder
-from entmtp_env.decoding.heads import DraftHeads, check_heads_finite
+from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.node_table import BuiltTree, NodeTable
 from entmtp_env.decoding.session import Step
 from entmtp_env.decoding.staged_draft import Stage, first_stage, next_stage
@@ -94,7 +94,7 @@ class StagedDecoder(TreeDecoder):
             both = torch.cat((stage.values[0], stage.expanded[0].float())).cpu().numpy()
             width = stage.values.shape[1]
             self.table.add(both[:width], both[width:])
-        check_heads_finite(float(self.table.level.sum()), self.backbone.dtype)
+        self._check_heads(float(self.table.level.sum()))
         self._stage = stage
         seconds = self._now() - begin
         self._staged_seconds += seconds

@@ -32,7 +32,7 @@ class ReplayEnv(ReplayEpisodes):
         recording: A shipped recording or an ``.npz`` file, ``name``, ``name:calibration`` or
             ``name:evaluation``; a list of them is one set.
         costs: ``"auto"``, a shipped cost table, a JSON file, or ``analytic:base=…,node=…,depth=…``.
-        bank: ``"default"``, or a JSON file of a topology bank.
+        bank: ``"default"``, a shipped one such as ``"smollm2-pooled"``, or a JSON file of a topology bank.
         max_new_tokens: Token cap of a text; that of the recording by default.
         reward: Reward name or spec.
         features: ``"all"``, or names of feature groups, comma-separated or as a sequence.

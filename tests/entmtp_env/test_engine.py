@@ -23,8 +23,12 @@ def test_engines_are_loaded_once_and_share_the_base_of_their_model(tiny_files, t
     assert second.heads.config.arch == "medusa"
     assert second.manifest["heads_fingerprint"] != first.manifest["heads_fingerprint"]
     assert second.manifest["model_fingerprint"] == first.manifest["model_fingerprint"]
+    auto = get_engine(tiny_files.model, tiny_files.heads, "float32", "auto")
+    assert auto.backbone is first.backbone
     half = get_engine(tiny_files.model, tiny_files.heads, "bfloat16", "cpu")
     assert half.backbone is not first.backbone
+    # Environments of one device do not time each other, whatever they run.
+    assert half.lock is first.lock
 
 
 def test_heads_that_are_not_there_are_named(tiny_files):

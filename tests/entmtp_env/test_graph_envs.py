@@ -51,7 +51,8 @@ def test_live(pair, acceptance, probe):
     captured.unwrapped.warm_up()
     assert_same_texts(eager, captured)
     assert isinstance(captured.unwrapped.decoder, GraphDecoder)
-    assert captured.unwrapped.manifest["device"] == "cpu-graphs"
+    # Behind a probe steps are eager ones, and a result says so.
+    assert captured.unwrapped.manifest["device"] == ("cpu-graphs" if probe == "none" else "cpu")
     assert captured.unwrapped.engine.backbone is eager.unwrapped.engine.backbone
 
 
@@ -61,3 +62,9 @@ def test_staged(pair, acceptance):
     captured.unwrapped.warm_up()
     assert_same_texts(eager, captured)
     assert isinstance(captured.unwrapped.decoder, GraphDecoder)
+
+
+def test_prompt_lookup_has_no_graphs_and_says_so(pair):
+    eager, captured = pair("EntMTP/PromptLookup-v0")
+    assert_same_texts(eager, captured)
+    assert captured.unwrapped.manifest["device"] == eager.unwrapped.manifest["device"] == "cpu"

@@ -161,6 +161,25 @@ def test_a_refused_upload_is_told(fake, file, monkeypatch):
         push_to_hub(file, "me/heads")
 
 
+def test_without_a_connection_an_upload_says_so(fake, file, monkeypatch):
+    # Not of the standard library, and of another module in each version of the hub's client.
+    unreachable = type("ConnectError", (Exception,), {"__module__": "httpx"})
+
+    def fail(error):
+        def create(*_, **__):
+            raise error
+
+        monkeypatch.setattr(fake, "create_repo", create)
+
+    for error in (unreachable("no route to host"), ConnectionError("no route to host")):
+        fail(error)
+        with pytest.raises(ValueError, match="cannot be reached to publish me/heads: no route to host"):
+            push_to_hub(file, "me/heads")
+    fail(TypeError("a bug"))
+    with pytest.raises(TypeError, match="a bug"):
+        push_to_hub(file, "me/heads")
+
+
 def test_wrong_names_and_files_are_refused_before_anything_is_sent(fake, file, tmp_path):
     with pytest.raises(ValueError, match="expected owner/name"):
         push_to_hub(file, "heads")

@@ -82,3 +82,21 @@ def test_a_prompt_without_room_is_refused(prompt):
     backbone = tiny_backbone(max_position_embeddings=16)
     with pytest.raises(ValueError, match=r"request 1: a prompt of (0|16) tokens, expected 1 to 15"):
         list(generate_batch(backbone, [Request([3]), Request(prompt)], max_new_tokens=50))
+
+
+def test_logits_of_nan_name_the_request(monkeypatch):
+    backbone, logits = tiny_backbone(), BACKBONE.logits
+    calls = []
+
+    def spoilt(hidden):
+        calls.append(len(hidden))
+        result = logits(hidden)
+        # The third token of the second text, both being written side by side.
+        if len(calls) == 3:
+            result[1] = torch.nan
+        return result
+
+    monkeypatch.setattr(backbone, "logits", spoilt)
+    requests = [Request((3, 4, 5), GreedyRule(), 0), Request((6, 7), GreedyRule(), 1)]
+    with pytest.raises(FloatingPointError, match=r"request 1: .* behind 2 tokens of the reply are NaN"):
+        list(generate_batch(backbone, requests, max_new_tokens=9, eos_token_ids=frozenset(), slots=2))

@@ -221,3 +221,17 @@ def test_cuda_graphs_give_the_eager_texts(rule):
         for tree in BANK:
             expected = run(eager, prompt, lambda tree=tree: tree, RULES[rule](), seed=seed)
             assert_same(run(captured, prompt, lambda tree=tree: tree, RULES[rule](), seed=seed), expected)
+
+
+def test_rows_of_nan_do_not_outlive_their_text():
+    """A graph reads whole buckets behind a mask, and no mask hides a NaN."""
+    decoder, eager = make("hydra-prefix", capture=Tapes(), bucket_rows=40), make("hydra-prefix", TreeDecoder)
+    decoder.start(PROMPTS[0])
+    decoder.step(BIG)
+    for cache in (decoder._cache, decoder._prefix_cache):
+        cache._data[..., 5:, :] = torch.nan
+    with pytest.raises(FloatingPointError, match="NaN"):
+        decoder.step(BIG)
+    trees = [BIG] * CAP
+    expected = run(eager, PROMPTS[1], iter(trees).__next__, GreedyRule())
+    assert_same(run(decoder, PROMPTS[1], iter(trees).__next__, GreedyRule()), expected)

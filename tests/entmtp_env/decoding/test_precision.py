@@ -32,7 +32,10 @@ def test_auto_dtype_on_a_cpu_is_the_faster_one(monkeypatch, faster, dtype):
 
 @pytest.mark.parametrize(("supported", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
 def test_auto_dtype_on_a_gpu_is_what_it_supports(monkeypatch, supported, dtype):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    # Emulated it always is.
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation or supported
+    )
     assert choose_dtype("auto", torch.device("cuda")) is dtype
 
 
@@ -53,3 +56,11 @@ def test_other_dtypes_are_refused(name, message):
 def test_the_measurement_follows_the_clock(monkeypatch, faster):
     monkeypatch.setattr(precision, "_time", lambda x, layers: 1.0 if x.dtype is faster else 2.0)
     assert cpu_prefers_bfloat16.__wrapped__() == (faster is torch.bfloat16)
+
+
+def test_a_cuda_device_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ValueError, match="'cuda:2': there are only 2 CUDA devices"):
+        choose_device("cuda:2")
