@@ -109,10 +109,9 @@ class StagedThreshold(SchedulerPolicy):
             gain = np.where(self._legal[drafted], tokens - self._rate * seconds, -np.inf)
             return np.where(deeper, DEEPER, 1 + gain.argmax(axis=1)), memory
         spent = memory[1] + drafted * self._costs.draft_seconds
-        sofar = (memory[0][:, None] + tokens) / (spent[:, None] + seconds)
-        rate = np.where(self._legal[drafted], sofar, 0).max(axis=1)
-        gain = np.where(self._legal[drafted], tokens - rate[:, None] * seconds, -np.inf)
-        best = gain.argmax(axis=1)
+        # With ρ the best of these rates, the best of them is what gains most by it, too.
+        rates = (memory[0][:, None] + tokens) / (spent[:, None] + seconds)
+        best = np.where(self._legal[drafted], rates, 0).argmax(axis=1)
         after = memory[0] + tokens[rows, best], spent + seconds[rows, best]
         kept = tuple(np.where(deeper, old, new) for old, new in zip(memory, after, strict=True))
         return np.where(deeper, DEEPER, 1 + best), kept
@@ -138,17 +137,16 @@ class StagedThreshold(SchedulerPolicy):
         if self._nodes is not None:
             return 1 + int(self._fixed[drafted]), memory
         seconds = self._seconds[round(seen[self._context] * self._capacity)].tolist()
-        # Of the budgets, which rise, the first so many are legal.
-        tokens = [1.0, *(1 + seen[value] for value in self._values)][: self._legal_budgets[drafted]]
-        rate = self._rate
-        if rate is None:
-            before = memory[0].item()
-            spent = memory[1].item() + drafted * self._costs.draft_seconds
-            rate = max((before + t) / (spent + s) for t, s in zip(tokens, seconds, strict=False))
-        best = max(range(len(tokens)), key=lambda k: tokens[k] - rate * seconds[k])
-        if self._rate is None:
-            memory = np.array([before + tokens[best]]), np.array([spent + seconds[best]])
-        return 1 + best, memory
+        # Of the budgets, which rise, the first so many are legal; the first of all is none.
+        values = self._values[: self._legal_budgets[drafted] - 1]
+        tokens = [1.0, *[1 + seen[value] for value in values]]
+        if self._rate is not None:
+            gains = [t - self._rate * s for t, s in zip(tokens, seconds, strict=False)]
+            return 1 + gains.index(max(gains)), memory
+        before, spent = memory[0].item(), memory[1].item() + drafted * self._costs.draft_seconds
+        rates = [(before + t) / (spent + s) for t, s in zip(tokens, seconds, strict=False)]
+        best = rates.index(max(rates))
+        return 1 + best, (np.array([before + tokens[best]]), np.array([spent + seconds[best]]))
 
     @property
     def _fixes(self) -> bool:
