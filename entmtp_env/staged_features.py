@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def depth_features(values: Floats) -> npt.NDArray[np.float32]:
     """
     count = values.shape[-1]
     features = np.zeros((*values.shape[:-1], len(_KINDS)), dtype=np.float32)
-    features[..., : min(TOP, count)] = np.sort(values, axis=-1)[..., ::-1][..., :TOP]
+    features[..., : min(TOP, count)] = np.sort(values, axis=-1)[..., : -TOP - 1 : -1]
     total = values.sum(axis=-1)
     features[..., TOP] = np.minimum(total, 1)
     if count > 1:
@@ -107,8 +108,14 @@ def budget_features(stages: Stages, descending: Floats) -> npt.NDArray[np.float3
     Returns:
         Sums of the highest, as many as the budget has and are drafted, float32 ``(..., budgets - 1)``.
     """
-    last = np.minimum(stages.budget_ends, descending.shape[-1] - 1)
+    last = _last_nodes(stages.budgets, descending.shape[-1])
     return descending.cumsum(axis=-1)[..., last].astype(np.float32)
+
+
+@cache
+def _last_nodes(budgets: tuple[int, ...], drafted: int) -> npt.NDArray[np.int64]:
+    """Where each budget above 0 ends among so many nodes."""
+    return np.minimum(np.array(budgets[1:], dtype=np.int64), drafted) - 1
 
 
 class StagedTracker(FeatureTracker):

@@ -70,11 +70,6 @@ class Stages:
         """Name of each action: ``deeper``, ``verify-0``, ..."""
         return ("deeper", *(f"verify-{budget}" for budget in self.budgets))
 
-    @cached_property
-    def budget_ends(self) -> npt.NDArray[np.int64]:
-        """Where each budget above 0 ends among the nodes, the best first, ``(budgets - 1,)``."""
-        return np.array(self.budgets[1:], dtype=np.int64) - 1
-
     def __len__(self) -> int:
         """Number of actions, 1 + the number of budgets."""
         return len(self.names)
