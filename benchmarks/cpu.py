@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.existing import refuse_existing
 from benchmarks.feature_times import feature_findings, feature_turn
 from benchmarks.generation import generate
 from benchmarks.interleaved import Finding, take_turns
@@ -25,7 +24,7 @@ from benchmarks.step_parts import step_findings, step_turns, switch_findings, sw
 from entmtp_env.decoding import TreeDecoder
 from entmtp_env.engine import Engine, get_engine
 from entmtp_env.figures import save_figure
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import refuse_existing, write_text_atomically
 from entmtp_env.live import LiveEnv
 from entmtp_env.models import load_pretrained
 from entmtp_env.progress import progress_bar
@@ -118,7 +117,7 @@ def measure_cpu(config: Cpu) -> dict[str, Any]:
         FileNotFoundError: When the model, the heads, the bank or the prompts are not there.
         ValueError: When a setting is unknown or does not fit the model.
     """
-    refuse_existing(config.out, config.overwrite)
+    refuse_existing(config.out, overwrite=config.overwrite)
     sizes = config.sizes
     prompts = load_prompts(config.prompts)[: config.num_prompts or None]
     findings: list[Finding] = []

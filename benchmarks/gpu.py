@@ -13,7 +13,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.existing import refuse_existing
 from benchmarks.random_model import Size, random_backbone, random_heads
 from benchmarks.step_times import (
     ROUNDS,
@@ -31,6 +30,7 @@ from entmtp_env.decoding.precision import choose_device, choose_dtype
 from entmtp_env.decoding.staged_graph import StagedGraphDecoder
 from entmtp_env.decoding.stages import Stages, default_stages
 from entmtp_env.engine import get_engine
+from entmtp_env.files import refuse_existing
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.cost_table import CostTable
@@ -90,7 +90,7 @@ def measure_gpu(config: Gpu) -> CostTable:
     """
     device = choose_device(config.device)
     bandwidth = copy_bandwidth(device, config.copy_megabytes << 20)
-    refuse_existing(config.out, config.overwrite)
+    refuse_existing(config.out, overwrite=config.overwrite)
     backbone, heads, about = _load(config, device)
     trees = _trees(config.nodes, heads.config.depth)
     max_nodes = max(len(tree) for tree in trees)

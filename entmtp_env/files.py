@@ -42,6 +42,17 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def refuse_existing(*paths: Path, overwrite: bool) -> None:
+    """Check, before the work begins, that files may be written: what took minutes is not replaced by chance.
+
+    Raises:
+        FileExistsError: When one is there already and not to be replaced.
+    """
+    there = [str(path) for path in paths if path.exists()]
+    if there and not overwrite:
+        raise FileExistsError(f"{', '.join(there)}: there already; choose another --out, or add --overwrite")
+
+
 def write_text_atomically(path: str | Path, text: str) -> None:
     """Write ``text`` as UTF-8, atomically."""
     with atomic_path(path) as temporary:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from entmtp_env.files import write_text_atomically
+from entmtp_env.files import refuse_existing, write_text_atomically
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.costs import load_costs
@@ -88,8 +88,7 @@ def choose_bank(config: Bank) -> TopologyBank:
         ValueError: When a file is damaged, a tree is deeper than the recorded heads or has no price,
             recordings do not belong together, or no candidate drafts anything or is called as one to keep.
     """
-    if config.out.exists() and not config.overwrite:
-        raise FileExistsError(f"{config.out} is there already; choose another --out, or add --overwrite")
+    refuse_existing(config.out, overwrite=config.overwrite)
     pooled = pool([load_bank(name) for name in config.candidates])
     if pooled.depth == 0:
         raise ValueError(f"no tree of {', '.join(config.candidates)} drafts anything; name other candidates")

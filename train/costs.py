@@ -19,6 +19,7 @@ from rich.table import Table
 
 from entmtp_env.engine import Engine, get_engine
 from entmtp_env.features import Probe
+from entmtp_env.files import refuse_existing
 from entmtp_env.live import LiveEnv
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import Prompt, load_prompts
@@ -98,8 +99,7 @@ def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter)
         ValueError: When a setting is unknown or a context length does not fit.
         RuntimeError: When a step fails, as on a device out of memory.
     """
-    if config.out.exists() and not config.overwrite:
-        raise FileExistsError(f"{config.out} is there already; choose another --out, or add --overwrite")
+    refuse_existing(config.out, overwrite=config.overwrite)
     bank = load_bank(config.bank)
     texts = load_prompts(config.prompts)
     engine = get_engine(config.model, config.heads, config.dtype, config.device)

@@ -16,6 +16,7 @@ from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.heads import DraftHeads, HeadArch, HeadsConfig
 from entmtp_env.decoding.precision import choose_device, choose_dtype
 from entmtp_env.engine import heads_path
+from entmtp_env.files import refuse_existing
 from entmtp_env.models import load_pretrained
 from entmtp_env.provenance import describe_run
 from train.hidden_states import hidden_states
@@ -145,8 +146,7 @@ def train_heads(config: HeadsTraining) -> None:
         ValueError: When the texts are unreadable, too few, or do not belong to the base model, the checkpoint
             to start from has another architecture, or an interrupted training cannot be gone on with.
     """
-    if config.out.exists() and not (config.overwrite or config.state_path.is_file()):
-        raise FileExistsError(f"{config.out}: there already; choose another --out, or add --overwrite")
+    refuse_existing(config.out, overwrite=config.overwrite or config.state_path.is_file())
     torch.manual_seed(config.seed)
     texts = _texts(config)
     checkpoint = None if config.init is None else heads_path(config.model, config.init)

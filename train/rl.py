@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from entmtp_env.features import Probe
+from entmtp_env.files import refuse_existing
 from train.rl_config import A2CSettings, DQNSettings, PPOSettings
 from train.rl_texts import split_texts
 
@@ -156,8 +157,7 @@ def train_scheduler(config: SchedulerTraining) -> None:
             interrupted training cannot be gone on with, or Stable-Baselines3, sb3-contrib or TensorBoard is
             not installed.
     """
-    if config.out.exists() and not (config.overwrite or config.state_path.is_file()):
-        raise FileExistsError(f"{config.out}: there already; choose another --out, or add --overwrite")
+    refuse_existing(config.out, overwrite=config.overwrite or config.state_path.is_file())
     trainer = _trainer()(config, *split_texts(config.recordings, config.held_out, config.folder))
     Console().print(trainer.run())
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
+from entmtp_env.files import refuse_existing
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.costs import load_costs
@@ -109,8 +110,7 @@ def train_staged(config: StagedTraining) -> StagedLearned:
         ValueError: When a setting is unknown, recordings, drafts, stages and costs do not fit together, a
             held-out text is trained on, or there are fewer than two texts.
     """
-    if config.out.exists() and not config.overwrite:
-        raise FileExistsError(f"{config.out}: there already; choose another --out, or add --overwrite")
+    refuse_existing(config.out, overwrite=config.overwrite)
     folder = config.out.with_name(f"{config.out.name}.training")
     own, others = split_texts(config.recordings, config.held_out, folder)
     envs, held_out = config.environments(*own), {name: config.environments(name) for name in others}

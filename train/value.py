@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from entmtp_env.features import Probe
+from entmtp_env.files import refuse_existing
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.costs import load_costs
@@ -118,9 +119,7 @@ def train_value(config: ValueTraining) -> dict[Method, NetworkPolicy]:
         ValueError: When a setting is unknown, recordings, costs and bank do not fit together, a held-out text
             is trained on, or there are fewer than two texts.
     """
-    there = [str(config.path(method)) for method in config.methods if config.path(method).exists()]
-    if there and not config.overwrite:
-        raise FileExistsError(f"{', '.join(there)}: there already; choose another --out, or add --overwrite")
+    refuse_existing(*map(config.path, config.methods), overwrite=config.overwrite)
     config.out.mkdir(parents=True, exist_ok=True)
     own, others = split_texts(config.recordings, config.held_out, config.out)
     held_out = {name: config.environments(name) for name in others}

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from entmtp_env import files
-from entmtp_env.files import atomic_path, full_disk_named, parse_json, read_json, write_text_atomically
+from entmtp_env.files import (
+    atomic_path,
+    full_disk_named,
+    parse_json,
+    read_json,
+    refuse_existing,
+    write_text_atomically,
+)
 
 
 def test_text_is_written_as_utf8_into_a_new_folder(tmp_path):
@@ -176,3 +183,13 @@ def test_json_is_bounded_in_depth_and_size(tmp_path, monkeypatch):
 def test_a_mark_of_byte_order_is_no_part_of_json(tmp_path):
     (tmp_path / "windows.json").write_bytes(b'\xef\xbb\xbf{"\\u00e9": 1}\r\n')
     assert read_json(tmp_path / "windows.json") == {"é": 1}
+
+
+def test_what_is_there_is_replaced_on_purpose_only(tmp_path):
+    here, also, absent = (tmp_path / name for name in ("here", "also", "absent"))
+    here.touch()
+    also.touch()
+    refuse_existing(absent, overwrite=False)
+    refuse_existing(here, absent, overwrite=True)
+    with pytest.raises(FileExistsError, match=r"here, .*also: there already; choose another --out"):
+        refuse_existing(here, absent, also, overwrite=False)
