@@ -46,7 +46,8 @@ def scaling_figure(found: Scaling) -> Figure:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         if axes is not replay:
-            axes.set_ylim(bottom=0)
+            # A legend has its place above the lines.
+            axes.set_ylim(0, axes.get_ylim()[1] * (1.2 if axes.get_legend() else 1))
     return figure
 
 

@@ -35,7 +35,9 @@ class CachedAttention:
         self._rotary, self._num_heads, self._num_kv_heads = rotary, num_heads, num_kv_heads
         self._group = num_heads // num_kv_heads
         self._cos, self._sin = rotary.over_qkv(positions, num_heads + num_kv_heads, num_kv_heads)
-        self._bias = self._additive(len(positions), length, mask, positions.device, dtype)
+        # A prompt's own attention: kernels that know it to be causal leave half of it out.
+        self._causal = mask is None and length == 0
+        self._bias = None if self._causal else self._additive(positions, length, mask, dtype)
 
     def __call__(self, qkv: Tensor, views: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Write the rows' keys and values, and attend.
@@ -52,6 +54,10 @@ class CachedAttention:
         new, keys, values = views
         qkv = self._rotary.rotate(qkv, self._cos, self._sin)
         new.copy_(qkv[:, self._num_heads :].view(n, 2, self._num_kv_heads, head_dim).permute(1, 2, 0, 3))
+        if self._causal:
+            q = qkv[:, : self._num_heads].transpose(0, 1)[None]
+            out = F.scaled_dot_product_attention(q, keys[None], values[None], is_causal=True, enable_gqa=True)
+            return out[0].transpose(0, 1).reshape(n, -1)
         # Query heads of a group share their keys, so they are laid out as further rows of one head.
         q = qkv[:, : self._num_heads].view(n, self._num_kv_heads, self._group, head_dim).permute(1, 2, 0, 3)
         q = q.reshape(1, self._num_kv_heads, self._group * n, head_dim)
@@ -59,8 +65,9 @@ class CachedAttention:
         return out.view(self._num_kv_heads, self._group, n, head_dim).permute(2, 0, 1, 3).reshape(n, -1)
 
     def _additive(
-        self, n: int, length: int, mask: Tensor | None, device: torch.device, dtype: torch.dtype
+        self, positions: Tensor, length: int, mask: Tensor | None, dtype: torch.dtype
     ) -> Tensor | None:
+        n, device = len(positions), positions.device
         if n == 1:
             return None
         if mask is None:
