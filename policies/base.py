@@ -138,7 +138,7 @@ class SchedulerPolicy(ABC):
             Actions, int64, shape ``()`` or ``(N,)``, and the next state (``None`` without memory).
 
         Raises:
-            ValueError: When the observation or the state does not fit.
+            ValueError: When the observation, the state, or what `act` returned does not fit.
         """
         observations = observation[np.newaxis] if observation.ndim == 1 else observation
         n = len(observations)
@@ -147,9 +147,24 @@ class SchedulerPolicy(ABC):
                 f"policy {self.name!r} was built for observations of {len(self.feature_names)} features, "
                 f"got shape {observation.shape}; build it with the environment it runs in"
             )
-        chosen, memory = self.act(observations, self._resume(n, state, episode_start))
-        actions: npt.NDArray[np.int64] = np.asarray(chosen, dtype=np.int64)
+        actions, memory = self._checked(self.act(observations, self._resume(n, state, episode_start)), n)
         return (actions if observations is observation else actions[0, ...]), memory or None
+
+    def _checked(self, decision: Any, n: int) -> tuple[npt.NDArray[np.int64], Memory]:
+        """What `act` returned, once it is what it must be; at every step, hence without a comprehension."""
+        fits = isinstance(decision, tuple) and len(decision) == 2 and isinstance(decision[1], tuple)
+        if fits:
+            actions, memory = np.asarray(decision[0]), decision[1]
+            fits = actions.dtype.kind in "iu" and actions.shape == (n,)
+            for kept in memory:
+                fits = fits and isinstance(kept, np.ndarray) and kept.shape[:1] == (n,)
+        if not fits:
+            raise ValueError(
+                f"policy {self.name!r}: act must return (actions, memory), integers of shape ({n},) and a "
+                f"tuple of arrays whose first axis is {n}, such as (array,), or () to remember nothing; it "
+                f"returned {_outline(decision)}"
+            )
+        return actions.astype(np.int64, copy=False), memory
 
     def _resume(self, n: int, state: Memory | None, episode_start: npt.NDArray[Any] | None) -> Memory:
         if state is None:
@@ -188,6 +203,15 @@ class SchedulerPolicy(ABC):
         options = ",".join(f"{key}={_written(value)}" for key, value in self.options.items())
         separator = "," if ":" in self.name else ":"
         return f"{self.name}{separator}{options}" if options else self.name
+
+
+def _outline(value: Any) -> str:
+    """Types and shapes of what is too long to show."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_outline, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, (np.ndarray, np.generic)):
+        return f"{value.dtype} array of shape {value.shape}" if value.ndim else f"{value.dtype} {value}"
+    return f"{type(value).__name__} {value!r:.40}"
 
 
 def _written(value: Any) -> str:

@@ -69,6 +69,54 @@ def test_a_state_of_another_batch_is_refused(env):
         policy.predict(np.zeros((4, width), np.float32), state)
 
 
+class Returns(SchedulerPolicy):
+    """Returns what it is given, whatever that is."""
+
+    def act(self, observations, memory):
+        return self.decision
+
+
+def of(*values, dtype=None):
+    return np.array(values, dtype)
+
+
+@pytest.mark.parametrize(
+    ("decision", "returned"),
+    [
+        ((of(2.9, 1.0), ()), r"\(float64 array of shape \(2,\), \(\)\)"),
+        ((of(True, False), ()), "bool array"),
+        ((3, ()), r"\(int 3, \(\)\)"),
+        ((of(1), ()), r"int64 array of shape \(1,\)"),
+        ((of([1], [2]), ()), r"int64 array of shape \(2, 1\)"),
+        ((of(1, 2), of(0, 0)), "int64 array of shape"),
+        ((of(1, 2), None), "NoneType None"),
+        ((of(1, 2), (of(0, 0), of(0.5))), r"float64 array of shape \(1,\)\)\)$"),
+        ((of(1, 2), (0.5,)), r"\(float 0\.5,\)"),
+        ((of(1, 2), (np.float64(0.5),)), r"\(float64 0\.5,\)"),
+        (of(1, 2), r"int64 array of shape \(2,\)$"),
+        (None, "NoneType None"),
+    ],
+)
+def test_what_act_must_return_is_said(env, decision, returned):
+    policy = Returns(env)
+    policy.decision = decision
+    with pytest.raises(
+        ValueError, match=rf"{Returns.name}'.*integers of shape \(2,\).*returned .*{returned}"
+    ):
+        policy.predict(np.zeros((2, len(env.feature_names)), np.float32))
+
+
+@pytest.mark.parametrize(
+    "actions", [[1, 2], of(1, 2, dtype=np.uint8), of(1, 2, dtype=np.int32), [np.int64(1), np.int64(2)]]
+)
+def test_integers_of_any_kind_are_actions(env, actions):
+    policy = Returns(env)
+    policy.decision = actions, (np.zeros((2, 3)), of("a", "b"))
+    chosen, state = policy.predict(np.zeros((2, len(env.feature_names)), np.float32))
+    assert (chosen.tolist(), chosen.dtype) == ([1, 2], np.int64)
+    assert state is policy.decision[1]
+
+
 def test_a_missing_feature_is_named_with_the_fix(fake_env):
     with pytest.raises(ValueError, match=r"'best_path_value'.*did you mean 'deep_path_value'.*features="):
         make_policy("threshold", fake_env(features=("base_top1", "deep_path_value")))
