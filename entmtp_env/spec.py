@@ -1,4 +1,4 @@
-"""Short specs in strings, as typed on a command line: ``name:argument,key=value@file``, or part of it."""
+"""Short specs in strings, as typed on a command line: ``name:argument:key=value@file``, or part of it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Spec:
 def parse_spec(text: str) -> Spec:
     """Parse ``name``, ``name:argument,key=value,...``, ``name@path`` or ``name:key=value,...@path``.
 
+    Behind the argument a colon does as well as a comma: ``module:Class:key=value,...``.
+
     Args:
         text: The spec.
 
@@ -47,16 +49,14 @@ def parse_spec(text: str) -> Spec:
         raise ValueError(f"{text!r} lacks a name before the colon; write name or name:key=value,...")
     argument, options = "", {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = (p.strip() for p in part.partition("="))
-        if not equals:
-            if argument:
-                raise ValueError(
-                    f"{text!r} has two arguments, {argument!r} and {part!r}; options are key=value"
-                )
-            argument = part
-        elif not key or key in options:
-            raise ValueError(f"{text!r}: option {part!r} has an empty or repeated key")
-        else:
+        left, equals, value = (p.strip() for p in part.partition("="))
+        own, _, key = (p.strip() for p in (left.rpartition(":") if equals else (left, "", "")))
+        if own and argument:
+            raise ValueError(f"{text!r} has two arguments, {argument!r} and {own!r}; options are key=value")
+        argument = own or argument
+        if equals:
+            if not key or key in options:
+                raise ValueError(f"{text!r}: option {part!r} has an empty or repeated key")
             options[key] = _convert(value)
     return Spec(name, argument, options, file if at else None)
 
