@@ -6,7 +6,9 @@ it is not the default. Rewards count decode steps only, never the prefill.
 
 from __future__ import annotations
 
+import inspect
 import math
+import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -14,7 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from entmtp_env.spec import parse_spec
+from entmtp_env.import_path import import_object
+from entmtp_env.spec import Spec, parse_spec
 
 Number = float | npt.NDArray[Any]
 """A scalar, or one value per environment."""
@@ -89,19 +92,20 @@ def make_reward(spec: str = "tokens_per_second") -> Reward:
     """Build a reward from its name or spec.
 
     Args:
-        spec: ``tokens_per_second``, ``throughput_advantage:reference=45`` (tok/s), or
-            ``step_tokens_per_second``.
+        spec: ``tokens_per_second``, ``throughput_advantage:reference=45`` (tok/s),
+            ``step_tokens_per_second``, or ``package.module:function:key=value,...`` for any function that is
+            called as a :class:`Reward` is, options as keywords; modules in the current directory are found.
 
     Returns:
         The reward; it can be pickled.
 
     Raises:
-        ValueError: When the name is unknown, the reference is missing or not a positive number, or the spec
-            has parts that the reward does not take.
+        ValueError: When the name is unknown, the reference is missing or not a positive number, the spec has
+            parts that the reward does not take, or what it names is no such function.
     """
     parsed = parse_spec(spec)
     if parsed.name not in _REWARDS:
-        raise ValueError(f"unknown reward {parsed.name!r}; choose one of {', '.join(_REWARDS)}")
+        return _own_reward(spec, parsed)
     expected = {"reference"} if parsed.name == "throughput_advantage" else set()
     if parsed.argument or parsed.file or set(parsed.options) - expected:
         takes = "only the option 'reference'" if expected else "no options"
@@ -115,3 +119,26 @@ def make_reward(spec: str = "tokens_per_second") -> Reward:
             "write throughput_advantage:reference=45"
         )
     return partial(throughput_advantage, reference=float(reference))
+
+
+def _own_reward(spec: str, parsed: Spec) -> Reward:
+    """A function from outside, with its options."""
+    if not parsed.argument or parsed.file:
+        raise ValueError(
+            f"unknown reward {spec!r}; choose one of {', '.join(_REWARDS)}, or name a function of your own: "
+            "package.module:function:key=value,..."
+        )
+    try:
+        function = import_object(f"{parsed.name}:{parsed.argument}")
+    except ValueError as error:
+        raise ValueError(f"reward {spec!r}: {error}") from error
+    try:
+        inspect.signature(function).bind(1, 1.0, 0, 0.0, **parsed.options)
+        reward = partial(function, **parsed.options)
+        pickle.dumps(reward)
+    except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
+        raise ValueError(
+            f"reward {spec!r}: {error}; write a top-level function f(tokens, seconds, total_tokens_before, "
+            "total_seconds_before, *, key=...) of numbers or of arrays of one shape, options being keywords"
+        ) from error
+    return reward

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
-import importlib
 import inspect
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from gymnasium.vector import VectorEnv
 
+from entmtp_env.import_path import NoSuchModuleError, import_object
 from entmtp_env.spec import Spec, parse_spec
 from policies.base import Predictor, SchedulerPolicy, SchedulingEnv
 from policies.policy_file import PolicyFile
@@ -55,8 +51,8 @@ def make_policy(spec: str, env: SchedulingEnv) -> Predictor:
             class reads by its ``read_file(path, env)``, which returns keyword arguments of the class; instead
             of a file, the name of a shipped bank means the policy that ships for it),
             ``name:key=value,...@file`` to replace options in the file, or
-            ``package.module:Class,key=value,...`` for any class with ``predict``, built as
-            ``Class(env, **options)``; modules in the current directory are found.
+            ``package.module:Class:key=value,...`` (or ``,`` before the options) for any class with
+            ``predict``, built as ``Class(env, **options)``; modules in the current directory are found.
         env: The environment to schedule.
 
     Returns:
@@ -201,23 +197,10 @@ def _build(name: str, factory: Any, env: SchedulingEnv, options: dict[str, Any])
 
 def _find(name: str) -> Any:
     """The class behind a built-in name or behind ``module:Class``."""
-    module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
-    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
-        raise _unknown(name)
-    with _current_directory_importable():
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            # A module that exists but lacks one of its own imports is the author's to see as it is.
-            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-                raise
-            raise _unknown(name) from error
-    if not hasattr(module, attribute):
-        classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
-        raise ValueError(
-            f"module {module_name!r} has no {attribute!r}; its classes are: {', '.join(classes) or 'none'}"
-        )
-    return getattr(module, attribute)
+    try:
+        return import_object(BUILT_IN.get(name, name))
+    except NoSuchModuleError as error:
+        raise _unknown(name) from error
 
 
 def _unknown(name: str) -> ValueError:
@@ -228,16 +211,3 @@ def _unknown(name: str) -> ValueError:
         f"no policy {stem!r}{hint}; built in are {', '.join(policy_names())}; for your own, write "
         "package.module:Class with a module that can be imported from here"
     )
-
-
-@contextlib.contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    here = os.getcwd()
-    if "" in sys.path or here in sys.path:
-        yield
-        return
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)

@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -63,6 +65,64 @@ def test_batched_equals_scalar(spec):
 def test_rewards_survive_pickling(spec):
     arguments = (3, 0.1, 5, 0.5)
     assert pickle.loads(pickle.dumps(make_reward(spec)))(*arguments) == make_reward(spec)(*arguments)
+
+
+MODULE = """
+def per_token(tokens, seconds, total_tokens_before, total_seconds_before, *, price=0.0):
+    return tokens * (1 - price)
+
+
+def short(tokens, seconds):
+    return tokens
+
+
+nameless = lambda *step: 0.0
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Name of a module in the current directory, which is not on ``sys.path``."""
+    (tmp_path / "my_rewards.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    yield "my_rewards"
+    sys.modules.pop("my_rewards", None)
+
+
+@pytest.mark.parametrize("separator", [":", ","])
+def test_a_function_of_ones_own_by_import_path(module, separator):
+    path = list(sys.path)
+    assert make_reward(f"{module}:per_token")(3, 0.1, 5, 0.5) == 3
+    reward = make_reward(f"{module}:per_token{separator}price=0.25")
+    np.testing.assert_array_equal(reward(np.array([4, 8]), np.ones(2), np.zeros(2), np.zeros(2)), [3, 6])
+    assert sys.path == path
+    code = f"import pickle; print(pickle.loads({pickle.dumps(reward)!r})(4, 0.1, 5, 0.5))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout.strip() == b"3.0"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("my_rewards:per_tokn", "no 'per_tokn'; its classes and functions are: per_token, short"),
+        (
+            "no_such_module:f",
+            "reward 'no_such_module:f': no module 'no_such_module' can be imported from here",
+        ),
+        (
+            "my_rewards:per_token,cost=1",
+            "argument 'cost'; write a top-level function f.tokens, seconds, total",
+        ),
+        ("my_rewards:short", "too many positional arguments; write a top-level function"),
+        ("my_rewards:nameless", "lambda.*; write a top-level function"),
+        ("my_rewards:number", "3 is not a callable object; write a top-level function"),
+        ("my_rewards:per_token@file.json", "name a function of your own: package.module:function:key=value"),
+    ],
+)
+def test_a_function_that_is_no_reward_is_explained(module, spec, message):
+    with pytest.raises(ValueError, match=message):
+        make_reward(spec)
 
 
 @pytest.mark.parametrize(

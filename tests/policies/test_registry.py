@@ -62,6 +62,7 @@ def test_every_built_in_class_carries_its_name(env):
 def test_a_class_by_import_path(env, module):
     path = list(sys.path)
     policy = make_policy(f"{module}:Fixed,tree=chain-3,scale=2.5", env)
+    assert make_policy(f"{module}:Fixed:tree=chain-3,scale=2.5", env).spec == policy.spec
     assert env.bank[int(policy.predict(env.reset(seed=0)[0])[0])].name == "chain-3"
     assert policy.options["scale"] == 2.5
     assert policy.spec == f"{module}:Fixed,tree=chain-3,scale=2.5"
