@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+from entmtp_env.chat_templates import dated_alike
 from entmtp_env.prompt_sources import SUFFIXES, TASKS, human_eval_texts, json_line_rows, task_texts
 
 T = TypeVar("T")
@@ -48,9 +49,10 @@ def load_prompts(spec: str) -> list[Prompt]:
             - a name of ``TASK_SETS``, or ``<name>@<file>`` to read it from a ``.jsonl``, ``.json`` or
               ``.parquet`` file with the columns of the hub
               (:func:`~entmtp_env.prompt_sources.tasks.task_texts`);
-            - a path that ends in ``.jsonl``. A line is an object with a string ``prompt`` and an optional
-              string ``id``, which defaults to ``<file stem>-<line number>``; other keys and blank lines are
-              ignored.
+            - a path that ends in ``.jsonl``. A line is an object with a string ``prompt``, an optional
+              string ``id``, which defaults to ``<file stem>-<line number>``, and an optional boolean
+              ``chat``; with ``false`` the model continues the text as it is, without its chat template. Other
+              keys and blank lines are ignored.
 
     Returns:
         The prompts in the order of the set; at least one.
@@ -81,13 +83,20 @@ def half(items: Sequence[T], split: str) -> Sequence[T]:
 def encode_prompt(tokenizer: Any, prompt: Prompt) -> list[int]:
     """Token ids of a prompt, in the model's chat template when it is a chat turn and there is one.
 
+    They are the same on every day: a template that writes the date gets a fixed one.
+
     Args:
         tokenizer: ``transformers.PreTrainedTokenizerBase`` of the model.
         prompt: The prompt.
     """
     if prompt.chat and tokenizer.chat_template:
         turn = [{"role": "user", "content": prompt.text}]
-        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
+        template = dated_alike(tokenizer.get_chat_template())
+        return list(
+            tokenizer.apply_chat_template(
+                turn, chat_template=template, add_generation_prompt=True, return_dict=False
+            )
+        )
     return list(tokenizer.encode(prompt.text))
 
 
@@ -136,6 +145,7 @@ def _own_prompts(file: Iterable[bytes], source: str, stem: str) -> list[Prompt]:
     for number, row in json_line_rows(file, source):
         where = f"{source}, line {number}"
         text, prompt_id = row.get("prompt"), row.get("id", f"{stem}-{number}")
+        chat = row.get("chat", True)
         if not isinstance(text, str) or not text.strip():
             raise ValueError(
                 f'{where} needs "prompt", a non-empty string, got {text!r}: add it or drop the line'
@@ -149,6 +159,11 @@ def _own_prompts(file: Iterable[bytes], source: str, stem: str) -> list[Prompt]:
                 f"{where}: id {prompt_id!r} is already taken by line {lines[prompt_id]}: give each prompt "
                 "its own id, or none"
             )
+        if not isinstance(chat, bool):
+            raise ValueError(
+                f'{where}: "chat" must be true (a chat turn) or false (a text to continue), got {chat!r}: '
+                "correct it or leave it out"
+            )
         lines[prompt_id] = number
-        prompts.append(Prompt(prompt_id, text))
+        prompts.append(Prompt(prompt_id, text, chat))
     return prompts

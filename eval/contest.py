@@ -73,8 +73,8 @@ class Contest:
 
     @property
     def prompts_fingerprint(self) -> str:
-        """Hash of the prompts' ids and texts, in their order."""
-        texts = repr([(prompt.prompt_id, prompt.text) for prompt in self._prompts])
+        """Hash of the prompts' ids and texts, in their order, and of which are no chat turns."""
+        texts = repr([(p.prompt_id, p.text, *(() if p.chat else ("as it is",))) for p in self._prompts])
         return hashlib.sha256(texts.encode()).hexdigest()[:16]
 
     @property

@@ -80,6 +80,11 @@ def test_missing_ids_become_stem_and_line_and_blank_lines_count(write):
     assert load_prompts(path) == [Prompt("mine-1", "one"), Prompt("x", "two"), Prompt("mine-4", "three")]
 
 
+def test_a_line_may_be_a_text_to_continue(write):
+    path = write('{"prompt": "one", "chat": false}', '{"prompt": "two", "chat": true}', '{"prompt": "three"}')
+    assert [p.chat for p in load_prompts(path)] == [False, True, True]
+
+
 def test_a_file_from_windows_is_read(tmp_path):
     path = tmp_path / "crlf.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "one"}\r\n\r\n{"prompt": "two"}\r\n')
@@ -106,6 +111,11 @@ def test_the_colon_of_a_windows_drive_is_part_of_the_path(tmp_path, monkeypatch,
         ('{"prompt": " "}', "needs \"prompt\", a non-empty string, got ' '"),
         ('{"prompt": "b", "id": 3}', '"id" must be a non-empty string, got 3: quote it'),
         ('{"prompt": "b", "id": ""}', "\"id\" must be a non-empty string, got ''"),
+        (
+            '{"prompt": "b", "chat": "false"}',
+            '"chat" must be true (a chat turn) or false (a text to continue)',
+        ),
+        ('{"prompt": "b", "chat": 0}', "got 0: correct it or leave it out"),
         ('{"prompt": "b", "id": "mine-1"}', "id 'mine-1' is already taken by line 1"),
     ],
 )

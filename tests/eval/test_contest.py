@@ -41,6 +41,17 @@ def make_env(decoder, prompt_file):
     return make
 
 
+def test_the_fingerprint_of_prompts_is_of_all_that_decides_their_text(make_env):
+    def fingerprint(**changes):
+        env = make_env()
+        env.prompts[0] = dataclasses.replace(env.prompts[0], **changes)
+        entrants = {"autoregressive": Entrant(env, make_policy("autoregressive", env))}
+        return Contest(entrants, {"q0": 1, "q1": 2}).prompts_fingerprint
+
+    assert fingerprint() == fingerprint()
+    assert len({fingerprint(), fingerprint(text="Another"), fingerprint(chat=False)}) == 3
+
+
 def unlike_times(out):
     """What each episode did, times and rewards apart."""
     return [
