@@ -10,9 +10,19 @@ from typing import Any
 from entmtp_env.files import atomic_path
 from eval.stored import StoredResults, load_results
 
-_FREE = ("time", "command", "resumed", "settings.out", "settings.overwrite", "settings.resume")
-"""What may differ between the runs of one evaluation."""
+_FREE = (
+    "time",
+    "command",
+    "resumed",
+    "settings.out",
+    "settings.overwrite",
+    "settings.resume",
+    "code.commit",
+    "code.changed",
+)
+"""What may differ between the runs of one evaluation; of the code, all but what timings depend on."""
 
+_CODE = "code.fingerprint"
 _SHOWN = 3
 
 
@@ -35,10 +45,11 @@ def continued_manifest(stored: StoredResults, now: Mapping[str, Any]) -> dict[st
         now: The manifest of the present run.
 
     Raises:
-        ValueError: When the two are not of one evaluation: other settings, models, prompts, library versions,
-            or another machine, whose timings must not be mixed.
+        ValueError: When the two are not of one evaluation: other settings, models, prompts, library versions
+            or code, or another machine, whose timings must not be mixed.
     """
-    before = _leaves(stored.manifest)
+    # A manifest that does not say which code it is of fits to any.
+    before = _leaves({"code": now.get("code")} | stored.manifest)
     present = _leaves(json.loads(json.dumps(now)))
     differing = [
         f"{key} was {before.get(key)!r}, is {present.get(key)!r}"
@@ -47,11 +58,17 @@ def continued_manifest(stored: StoredResults, now: Mapping[str, Any]) -> dict[st
     ]
     if differing:
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        advice = "run as before"
+        if before.get(_CODE) != present.get(_CODE):
+            advice += (
+                f", with entmtp_env and policies as at commit {before.get('code.commit', '?')}, or delete "
+                '"code" from its manifest.json if what changed there touches no timing'
+            )
         raise ValueError(
-            f"{stored.path} cannot be resumed: {'; '.join(differing[:_SHOWN])}{more}; run as before, or "
-            "choose another --out"
+            f"{stored.path} cannot be resumed: {'; '.join(differing[:_SHOWN])}{more}; {advice}, or choose "
+            "another --out"
         )
-    resumed = {key: now[key] for key in ("time", "command")}
+    resumed = {key: now[key] for key in ("time", "command", "code") if key in now}
     return {**stored.manifest, "resumed": [*stored.manifest.get("resumed", []), resumed]}
 
 

@@ -39,7 +39,8 @@ def test_the_manifest_of_the_same_run_goes_on(folder):
     now = stored.manifest | {"time": "later", "command": "python -m eval compare --resume"}
     now["settings"] = now["settings"] | {"resume": True, "out": "elsewhere"}
     first = continued_manifest(stored, now)
-    assert first == stored.manifest | {"resumed": [{"time": "later", "command": now["command"]}]}
+    entry = {"time": "later", "command": now["command"], "code": now["code"]}
+    assert first == stored.manifest | {"resumed": [entry]}
     second = continued_manifest(dataclasses.replace(stored, manifest=first), now | {"time": "last"})
     assert [entry["time"] for entry in second["resumed"]] == ["later", "last"]
 
@@ -61,6 +62,22 @@ def test_another_run_is_refused_by_what_differs(folder, key, inner, value):
     now = stored.manifest | {key: stored.manifest[key] | {inner: value}}
     with pytest.raises(ValueError, match=rf"cannot be resumed: {key}\.{inner}.* is .*choose another --out"):
         continued_manifest(stored, now)
+
+
+def test_other_code_is_refused_only_where_it_may_change_a_timing(folder):
+    stored = load_results(folder)
+    code = {"fingerprint": "0" * 16, "commit": "c0ffee", "changed": False}
+    stored = dataclasses.replace(stored, manifest=stored.manifest | {"code": code})
+    plots = stored.manifest | {"code": code | {"commit": "beef", "changed": True}}
+    manifest = continued_manifest(stored, plots)
+    assert manifest["code"] == code
+    assert manifest["resumed"][-1]["code"] == plots["code"]
+    decoder = plots | {"code": plots["code"] | {"fingerprint": "1" * 16}}
+    with pytest.raises(ValueError, match=r"code\.fingerprint was .* as at commit c0ffee, or delete \"code\""):
+        continued_manifest(stored, decoder)
+    silent = {key: value for key, value in stored.manifest.items() if key != "code"}
+    resumed = continued_manifest(dataclasses.replace(stored, manifest=silent), decoder)["resumed"]
+    assert resumed[-1]["code"] == decoder["code"]
 
 
 def test_a_refused_comparison_keeps_its_files(config, decoder):
