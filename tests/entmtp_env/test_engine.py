@@ -7,7 +7,7 @@ from entmtp_env.chat_templates import VICUNA
 from entmtp_env.decoding import save_heads
 from entmtp_env.engine import get_engine, heads_path
 from entmtp_env.hub import save_pretrained
-from entmtp_env.models import load_pretrained
+from entmtp_env.models import NAMED_MODELS, NamedModel, load_pretrained
 from tests.published import hydra_state, medusa_state, save_hydra, save_medusa, save_vicuna
 from tests.tiny import tiny_backbone, tiny_heads
 
@@ -79,6 +79,19 @@ def test_a_vicuna_gets_its_chat_template(tmp_path):
     assert load_pretrained(str(tmp_path / "other")).tokenizer.chat_template is None
     (tmp_path / "vicuna-tiny" / "chat_template.jinja").write_text("own")
     assert load_pretrained(str(tmp_path / "vicuna-tiny")).tokenizer.chat_template == "own"
+
+
+def test_a_name_that_means_other_weights_without_its_wheel_says_what_to_install(
+    tiny_files, tmp_path, monkeypatch
+):
+    known = NamedModel(tiny_files.model, wheel="no_such_package", gguf_file="", fetch="pip install it")
+    monkeypatch.setitem(NAMED_MODELS, "tiny", known)
+    path = tmp_path / "heads.safetensors"
+    save_heads(tiny_heads(tiny_backbone(), pack=False), path, manifest={"model_fingerprint": "other"})
+    with pytest.warns(UserWarning, match=r"other weights than those of 'tiny'.*: pip install it$"):
+        get_engine("tiny", str(path), "float32", "cpu")
+    with pytest.warns(UserWarning, match="fewer drafts may be accepted$"):
+        get_engine(tiny_files.model, str(path), "float32", "cpu")
 
 
 def test_heads_on_the_hub_are_named_by_their_repository(tiny_files, tmp_path, monkeypatch):
