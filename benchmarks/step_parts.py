@@ -72,7 +72,7 @@ def step_turns(decoder: TreeDecoder, trees: Sequence[DraftTree], context: int, r
 
     def floor() -> dict[str, float]:
         bandwidth = copy_bandwidth(backbone.device, _COPY_BYTES)
-        return {"floor": step_bytes(backbone, decoder.heads, context) / bandwidth}
+        return {"floor": step_bytes(backbone, None, context) / bandwidth}
 
     def parts(tree: DraftTree) -> Turn:
         def run() -> dict[str, float]:
@@ -111,8 +111,7 @@ def step_findings(samples: Samples, trees: Sequence[DraftTree]) -> list[Finding]
     step = samples["autoregressive"]
     products = {kind: samples[f"product {kind}"] for kind in KINDS}
     shares = {f"share of {kind} products": own / step for kind, own in products.items()}
-    plain, largest = min(trees, key=len), max(trees, key=len)
-    shares["share of the prefix layer"] = samples[f"prefix {plain.name}"] / step
+    largest = max(trees, key=len)
     shares["share of all else"] = 1 - np.sum(list(shares.values()), axis=0)
     product_sum = np.sum(list(products.values()), axis=0)
     drafting = {part: samples[f"{part} {largest.name}"] / step for part in PARTS}

@@ -34,14 +34,20 @@ def copy_bandwidth(device: torch.device, size: int) -> float:
     return 2 * source.nbytes / min(seconds)
 
 
-def step_bytes(backbone: Backbone, heads: DraftHeads, context: int) -> int:
+def step_bytes(backbone: Backbone, heads: DraftHeads | None, context: int) -> int:
     """Bytes that an autoregressive step must read: weights, and keys and values of ``context`` tokens.
 
-    The prefix layer, which follows every token, is among them; embeddings are not, of which one row is read.
+    Embeddings are not among them, of which one row is read.
+
+    Args:
+        backbone: The base model.
+        heads: Heads whose prefix layer reads every token at once, as in captured steps; ``None`` where it
+            waits for something to be drafted.
+        context: Committed tokens.
     """
     c = backbone.config
     numbers = c.num_layers * _layer_numbers(c, context) + c.hidden_size * (c.vocab_size + 1)
-    if heads.prefix is not None:
+    if heads is not None and heads.prefix is not None:
         numbers += _layer_numbers(heads.config, context) + heads.config.hidden_size
     return numbers * backbone.embedding.element_size()
 

@@ -52,10 +52,27 @@ class TreeDecoder(Session):
         )
         self.heads = heads
         self._prefix_cache = None if heads.prefix is None else heads.prefix.new_cache(capacity)
+        # Hidden states of committed rows that the prefix layer has not read.
+        self._unread: list[Tensor] = []
         self._plans: dict[tuple[DraftTree, DraftTree | None], DraftPlan] = {}
         self._probe: Draft | None = None
         self._probe_seconds = 0.0
         self._draft: Draft | None = None
+
+    @property
+    def state(self) -> Tensor:
+        """What drafting starts from: the prefix state behind the last committed row, ``(hidden_size,)``.
+
+        Without a prefix layer the base's hidden state. The layer reads committed rows here, when something
+        is drafted: plain decoding steps do without it, and many rows cost it little more than one.
+        """
+        if self._unread:
+            rows = torch.cat(self._unread)
+            if self.heads.prefix is not None:
+                rows = self.heads.prefix(rows[None], self._prefix_cache)[0]
+            self._state = rows[-1]
+            self._unread.clear()
+        return self._state
 
     def check_tree(self, tree: DraftTree) -> None:
         """Check that a tree can be drafted and verified.
@@ -176,20 +193,23 @@ class TreeDecoder(Session):
         if key not in self._plans:
             self._check_draftable(tree)
             self._plans[key] = DraftPlan(*key, self.backbone.device)
+        if not len(tree):
+            return Draft.of_nothing(tree, self.backbone.device)
         root = torch.tensor([self.root], device=self.backbone.device)
-        return draft_tree(self.heads, self._state, root, tree, self._plans[key], known)
+        return draft_tree(self.heads, self.state, root, tree, self._plans[key], known)
 
     def _forget(self) -> None:
         super()._forget()
         if self._prefix_cache is not None:
             self._prefix_cache.clear(erase=self.finish_reason == NOT_FINITE)
         self._draft = None
+        self._unread.clear()
 
     def _keep(self, hidden: Tensor, rows: list[int], root_logits: Tensor) -> None:
         super()._keep(hidden, rows, root_logits)
-        kept = hidden[rows]
-        if self.heads.prefix is not None:
-            kept = self.heads.prefix(kept[None], self._prefix_cache)[0]
-        self._state = kept[-1]
+        self._unread.append(hidden[rows])
+        if self.length == len(rows):
+            # A prompt is read where it is prefilled, not in the first step.
+            self._state = self.state
         # There is another root now.
         self._probe, self._probe_seconds = None, 0.0

@@ -45,6 +45,11 @@ class Draft:
     confidence: Tensor
     levels: tuple[Level, ...]
 
+    @classmethod
+    def of_nothing(cls, tree: DraftTree, device: torch.device) -> Draft:
+        """The draft of an empty tree, which needs no heads."""
+        return cls(tree, torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, device=device), ())
+
     def path_values(self) -> Tensor:
         """Product of confidences from the root to each node (EAGLE-2), ``(nodes,)``."""
         values = torch.cat((self.confidence.new_ones(1), self.confidence))
@@ -181,6 +186,5 @@ def draft_tree(
         if heads.sequential and depth + 1 < len(plan.levels):
             inputs = torch.cat((inputs[step.child_input], heads.embed(level_tokens)), dim=-1)
     if not tokens:
-        empty = torch.empty(0, device=state.device)
-        return Draft(tree, empty.long(), empty, ())
+        return Draft.of_nothing(tree, state.device)
     return Draft(tree, torch.cat(tokens), torch.cat(confidence), tuple(levels))

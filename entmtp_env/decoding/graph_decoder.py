@@ -88,8 +88,8 @@ class GraphDecoder(TreeDecoder):
     def _enter(self) -> None:
         """Show the device a state that a prefill or an eager step left."""
         b = self._buffers
-        if self._state is not b.state:
-            b.load(self.length, self.root, self._state)
+        if self.state is not b.state:
+            b.load(self.length, self.root, self.state)
             self._state = b.state
 
     def _replay(self, graphs: StepGraphs, depth: int, begin: float) -> Step:

@@ -135,7 +135,7 @@ class StagedDecoder(TreeDecoder):
         shape, last = self.stages.shape, self._stage
         if last is None:
             root = torch.tensor([self.root], device=self.backbone.device)
-            stage = first_stage(self.heads, shape, self._state[None], root)
+            stage = first_stage(self.heads, shape, self.state[None], root)
         else:
             stage = next_stage(self.heads, shape, last)
         start, end = shape.starts[stage.depth : stage.depth + 2]

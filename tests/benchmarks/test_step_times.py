@@ -62,6 +62,9 @@ def test_bytes_of_a_step_are_those_of_all_weights_but_the_embeddings_and_of_the_
     caches = [backbone.new_cache(40)] + ([] if heads.prefix is None else [heads.prefix.new_cache(40)])
     assert step_bytes(backbone, heads, 0) == weights
     assert step_bytes(backbone, heads, 40) == weights + sum(cache._data.nbytes for cache in caches)
+    if heads.prefix is not None:
+        weights -= sum(p.nbytes for p in heads.prefix.parameters())
+    assert step_bytes(backbone, None, 40) == weights + caches[0]._data.nbytes
 
 
 def test_bandwidth_counts_reading_and_writing(monkeypatch):

@@ -347,6 +347,41 @@ def test_head_signals_are_the_last_drafts(decoders):
     assert [len(values) for values in decoder.head_signals()] == [4, 4]
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_state_is_that_of_the_whole_text_whenever_it_is_asked_for(decoders, arch):
+    decoder, choose = decoders[arch], Random(3)
+    backbone, prefix = decoder.backbone, decoder.heads.prefix
+    for prompt in PROMPTS:
+        decoder.start(prompt, max_new_tokens=CAP)
+        while not decoder.finish_reason:
+            decoder.step(choose.choice([AUTOREGRESSIVE, AUTOREGRESSIVE, DraftTree.chain(2), BIG]))
+            if choose.random() < 0.5:
+                with torch.inference_mode():
+                    whole = backbone.forward_batch(torch.tensor([[*prompt, *decoder.tokens]]))
+                    expected = (whole if prefix is None else prefix(whole))[0, -1]
+                assert torch.allclose(decoder.state, expected, atol=1e-5)
+
+
+def test_the_prefix_layer_reads_when_something_is_drafted(decoders, monkeypatch):
+    decoder = decoders["hydra-prefix"]
+    prefix, read = decoder.heads.prefix, []
+    forward = prefix.forward
+    monkeypatch.setattr(prefix, "forward", lambda x, cache: (read.append(x.shape[1]), forward(x, cache))[1])
+    decoder.start([1, 3, 5])
+    assert read == [3]
+    for _ in range(3):
+        decoder.step(AUTOREGRESSIVE)
+    assert read == [3]
+    kept = len(decoder.step(DraftTree.chain(2)).tokens)
+    assert read == [3, 3]
+    decoder.probe(BIG)
+    decoder.step(BIG)
+    assert read == [3, 3, kept]
+    # What the last text left behind is not read with the next one.
+    decoder.start([6, 3])
+    assert read == [3, 3, kept, 2]
+
+
 def test_probe_values_belong_to_the_probe(decoders):
     decoder = decoders["hydra"]
     decoder.start([1, 3])

@@ -160,6 +160,7 @@ def test_the_empty_tree_drafts_nothing(heads, monkeypatch):
     rows = count_rows(monkeypatch, heads)
     result = draft(heads, DraftTree("empty"), 0)
     assert (result.tokens.tolist(), result.path_values().tolist(), result.chain()) == ([], [], ([], []))
+    assert (result.tokens.dtype, result.confidence.dtype) == (torch.int64, torch.float32)
     assert rows == []
 
 

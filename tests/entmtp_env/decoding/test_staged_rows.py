@@ -25,7 +25,7 @@ def drafted():
     decoder = TreeDecoder(backbone, heads, capacity=128)
     decoder.start([1, 3, 5])
     buffers = StaticBuffers(backbone, heads, decoder._cache, None, STAGES.max_nodes)
-    buffers.load(decoder.length, decoder.root, decoder._state)
+    buffers.load(decoder.length, decoder.root, decoder.state)
     return backbone, heads, buffers, StaticNodes(heads, STAGES, buffers)
 
 

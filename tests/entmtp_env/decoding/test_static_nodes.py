@@ -51,11 +51,11 @@ def test_drafts_are_those_of_the_host(arch, curves):
     heads, decoder, buffers, nodes = prepared(arch, stages)
     table = NodeTable(stages)
     for root in (decoder.root, 7, 11):
-        buffers.load(decoder.length, root, decoder._state)
+        buffers.load(decoder.length, root, decoder.state)
         table.clear()
         for depth in (1, 2, 3):
             if depth == 1:
-                last = first_stage(heads, SHAPE, decoder._state[None], torch.tensor([root]))
+                last = first_stage(heads, SHAPE, decoder.state[None], torch.tensor([root]))
             else:
                 last = next_stage(heads, SHAPE, last)
             table.add(last.values[0].numpy(), last.expanded[0].numpy())

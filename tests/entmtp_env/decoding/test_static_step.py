@@ -19,7 +19,7 @@ def test_pieces_are_those_of_the_decoder_and_may_run_twice(arch):
     for decoder in (eager, own):
         decoder.start([1, 3, 5])
     buffers = StaticBuffers(backbone, heads, own._cache, own._prefix_cache, 63)
-    buffers.load(own.length, own.root, own._state)
+    buffers.load(own.length, own.root, own.state)
     step = StaticStep(backbone, heads, buffers, TREE)
 
     draft = eager.draft(TREE)
@@ -44,6 +44,6 @@ def test_pieces_are_those_of_the_decoder_and_may_run_twice(arch):
     assert buffers.result[2:][:count].tolist() == tokens[verdict.rows].tolist()
     assert buffers.result[2 + 5 :][:count].tolist() == verdict.next_tokens
     assert (int(buffers.length), int(buffers.root)) == (eager.length, eager.root)
-    assert torch.allclose(buffers.state, eager._state, atol=1e-5)
+    assert torch.allclose(buffers.state, eager.state, atol=1e-5)
     rows = eager._cache._data[:, :, :, : eager.length]
     assert torch.allclose(buffers.kv[:, :, :, : eager.length], rows, atol=1e-5)
