@@ -57,6 +57,8 @@ class SchedulerPolicy(ABC):
         argument: The option that a spec's bare argument fills, as ``tree`` in ``static:hydra-default``.
         env_id: Gymnasium id of the environment that it schedules live unless told otherwise. A class that has
             its own checks for itself that the environment is of that kind.
+        observes: Whether it reads observations. An evaluation does not charge one that does not for their
+            making; one that does pays for them.
         bank: The trees; action ``k`` is ``bank[k]``.
         feature_names: Name of each column of an observation.
         probe: What is drafted before each decision, see `env_probe`; ``None`` when it does not matter.
@@ -76,6 +78,7 @@ class SchedulerPolicy(ABC):
     name: ClassVar[str]
     argument: ClassVar[str | None] = None
     env_id: ClassVar[str] = "EntMTP/Live-v0"
+    observes: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -22,6 +22,7 @@ class PromptLookup(SchedulerPolicy):
 
     name = "prompt-lookup"
     env_id = "EntMTP/PromptLookup-v0"
+    observes = False
 
     def __init__(self, env: SchedulingEnv) -> None:
         super().__init__(env)

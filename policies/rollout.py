@@ -12,7 +12,7 @@ import numpy as np
 
 from policies.base import Memory, Predictor, SchedulingEnv
 
-_FINER_PARTS = ("accept_seconds", "commit_seconds", "feature_seconds")
+_FINER_PARTS = ("accept_seconds", "commit_seconds")
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,16 @@ class StepRecord:
         tree: Its name.
         accept_length: Accepted drafts.
         tokens: Tokens emitted.
-        seconds: Time of the step, without the policy's.
+        seconds: Time of the step, without the policy's; that of the next observation is part of it when the
+            policy reads observations.
         draft_seconds: Part of it spent drafting.
         verify_seconds: Part of it spent verifying.
         policy_seconds: Time of the policy's ``predict`` before the step.
         reward: The environment's reward.
         accept_seconds: Part of ``seconds`` spent on the acceptance rule, where the environment tells.
         commit_seconds: Part of it spent keeping what was accepted, where it tells.
-        feature_seconds: Part of it spent on the next observation, where it tells.
+        feature_seconds: Part of it spent on the next observation, where it tells; 0 for a policy that reads
+            none.
         deeper: Decisions to draft another depth before the action; 0 with a bank. Times and rewards are sums
             over all decisions.
     """
@@ -146,6 +148,7 @@ def run_episode(env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
     Returns:
         The record of the episode.
     """
+    observes = getattr(policy, "observes", True)
     observation, info = env.reset(seed=seed, options={"prompt_id": prompt_id})
     prefill_seconds = info["prefill_seconds"]
     decisions: list[StepRecord] = []
@@ -159,17 +162,19 @@ def run_episode(env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
         action = int(np.asarray(actions).item())
         observation, reward, terminated, truncated, info = env.step(action)
         done = terminated or truncated
+        features = info.get("feature_seconds", 0.0)
         decisions.append(
             StepRecord(
                 action=action,
                 tree=info["tree"],
                 accept_length=info["accept_length"],
                 tokens=info["tokens"],
-                seconds=info["seconds"],
+                seconds=info["seconds"] if observes else info["seconds"] - features,
                 draft_seconds=info["draft_seconds"],
                 verify_seconds=info["verify_seconds"],
                 policy_seconds=policy_seconds,
                 reward=float(reward),
+                feature_seconds=features if observes else 0.0,
                 **{part: info.get(part, 0.0) for part in _FINER_PARTS},
             )
         )

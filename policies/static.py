@@ -25,6 +25,7 @@ class Static(SchedulerPolicy):
 
     name = "static"
     argument: ClassVar[str | None] = "tree"
+    observes = False
 
     def __init__(self, env: SchedulingEnv, tree: str = "") -> None:
         super().__init__(env)

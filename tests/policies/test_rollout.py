@@ -59,6 +59,24 @@ def test_finer_parts_are_kept_where_the_environment_tells(fake_env):
     assert {(s.accept_seconds, s.commit_seconds, s.feature_seconds) for s in untold.steps} == {(0, 0, 0)}
 
 
+def test_who_reads_no_observation_does_not_pay_for_it(fake_env):
+    class Telling(type(fake_env())):
+        def _info(self, *args):
+            info = super()._info(*args)
+            return info | {"feature_seconds": info["seconds"] / 8}
+
+    class Blind(Scripted):
+        observes = False
+
+    seeing, blind = (
+        run_episode(Telling(max_steps=3), kind([1, 2, 0]), "p", seed=0) for kind in (Scripted, Blind)
+    )
+    assert blind.seconds == pytest.approx(seeing.seconds * 7 / 8)
+    assert [step.feature_seconds for step in blind.steps] == [0, 0, 0]
+    assert min(step.feature_seconds for step in seeing.steps) > 0
+    assert (seeing.tokens, seeing.text) == (blind.tokens, blind.text)
+
+
 def test_the_policy_is_called_as_the_protocol_says(fake_env):
     script = Scripted([1, 1, 1])
     run_episode(fake_env(max_steps=3), script, "p", seed=0)
