@@ -1,8 +1,9 @@
-"""Chat templates of models that were released without one."""
+"""Chat templates: of models that were released without one, and the same ones on every day."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 # A space behind <s> gives the first word the token that it has at the start of a text.
 VICUNA = (
@@ -25,6 +26,30 @@ LLAMA_2 = (
 """Llama 2 Chat, without a system prompt, as Meta's reference code writes it."""
 
 _TEMPLATES = {r"vicuna": VICUNA, r"llama-?2.*chat": LLAMA_2}
+
+
+_DATE = datetime(2024, 7, 26)
+"""What Llama 3 writes where it knows no date."""
+
+_DIRECTIVES = "aAbBdHIjmMpSyY"
+
+# The new line behind it is cut off, as transformers has Jinja do behind every block.
+_SAME_DATE = (
+    "{% macro strftime_now(format) %}{{ format"
+    + "".join(f" | replace('%{letter}', '{_DATE.strftime(f'%{letter}')}')" for letter in _DIRECTIVES)
+    + " }}{% endmacro %}\n"
+)
+
+
+def dated_alike(template: str) -> str:
+    """The template with one date for all days, where it would write today's: prompts stay what they were.
+
+    transformers gives templates the clock as ``strftime_now``; what a template defines itself comes first.
+
+    Args:
+        template: A chat template (Jinja).
+    """
+    return _SAME_DATE + template
 
 
 def known_chat_template(name: str) -> str | None:

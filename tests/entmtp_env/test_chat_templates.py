@@ -1,9 +1,11 @@
+from datetime import datetime
+
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from entmtp_env.chat_templates import LLAMA_2, VICUNA, known_chat_template
+from entmtp_env.chat_templates import LLAMA_2, VICUNA, dated_alike, known_chat_template
 
 SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
@@ -67,3 +69,42 @@ def test_llama_2_is_as_its_authors_write_it(tokenizer, count):
 )
 def test_names_tell_the_template(name, template):
     assert known_chat_template(name) == template
+
+
+# As Llama 3.2 has it.
+LLAMA_3_DATE = """
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{{- "Today Date: " + date_string + "\n\n" }}
+"""
+
+
+def test_the_date_is_the_same_on_every_day(tokenizer):
+    assert "26 Jul 2024" not in rendered(tokenizer, LLAMA_3_DATE, TURNS)
+    assert rendered(tokenizer, dated_alike(LLAMA_3_DATE), TURNS) == "Today Date: 26 Jul 2024\n\n"
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d %B %Y", "%A, %b %d %y", "%H:%M:%S", "%I %p %j %a", "today"])
+def test_dates_are_written_as_the_template_wants_them(tokenizer, form):
+    template = dated_alike("{% set today = strftime_now('" + form + "') %}<{{ today }}>")
+    assert rendered(tokenizer, template, TURNS) == f"<{datetime(2024, 7, 26).strftime(form)}>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        VICUNA,
+        "\n\n x",
+        "  y",
+        "  {% if true %}\n  z\n{% endif %}\n",
+        "{%- set a = 1 %}\n\n  {{ a }}",
+        "\n{{- 2 }}",
+    ],
+)
+def test_templates_without_a_date_stay_what_they_were(tokenizer, template):
+    assert rendered(tokenizer, dated_alike(template), TURNS) == rendered(tokenizer, template, TURNS)

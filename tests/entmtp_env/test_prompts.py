@@ -184,6 +184,12 @@ def test_a_chat_turn_is_encoded_in_the_template_if_there_is_one(tiny_files):
     assert encode_prompt(tokenizer, text) == [6, 12]
 
 
+def test_a_prompt_is_the_same_on_every_day(tiny_files):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_files.model)
+    tokenizer.chat_template = "{% if strftime_now('%Y-%m-%d') == '2024-07-26' %}w0{% else %}w1{% endif %}"
+    assert encode_prompt(tokenizer, Prompt("a", "w3")) == [3]
+
+
 @pytest.mark.parametrize("split", ["", ":calibration", ":evaluation"])
 def test_a_published_set_is_read_from_a_file_of_ones_own(tmp_path, split):
     path = tmp_path / "a:b@c.jsonl"
