@@ -187,6 +187,8 @@ class Recording:
     def concatenate(cls, recordings: Sequence[Recording]) -> Recording:
         """One recording with the texts of all, such as several prompt sets to train on.
 
+        Its manifest has what those of all agree on.
+
         Raises:
             ValueError: When they were made by different models, heads or rules, or share a prompt id.
         """
@@ -206,8 +208,13 @@ class Recording:
             for name in _ARRAYS
             if name != "offsets"
         }
+        manifest = {
+            key: value
+            for key, value in first.manifest.items()
+            if all(key in other.manifest and other.manifest[key] == value for other in recordings)
+        }
         return cls(
-            first.manifest,
+            manifest,
             tuple(text for recording in recordings for text in recording.texts),
             np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
             candidates=first.candidates,

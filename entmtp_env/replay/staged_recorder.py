@@ -17,7 +17,8 @@ from entmtp_env.decoding.staged_draft import first_stage, next_stage
 from entmtp_env.decoding.teacher_forcing import like_lengths, root_states
 from entmtp_env.engine import Engine
 from entmtp_env.progress import progress_bar
-from entmtp_env.replay.recording import IDENTITY, Recording
+from entmtp_env.replay.recorder import text_seed
+from entmtp_env.replay.recording import IDENTITY, RecordedText, Recording
 from entmtp_env.replay.staged_drafts import StagedDrafts, identity
 
 _TOKENS_PER_PASS = 4096
@@ -47,7 +48,7 @@ def record_stages(
                 "draft with what it was made with"
             )
     for text in recording.texts:
-        if len(prompts.get(text.prompt_id, ())) != text.prompt_tokens:
+        if not _is_prompt_of(text, prompts.get(text.prompt_id, ()), recording.manifest.get("seed")):
             raise ValueError(
                 f"prompt {text.prompt_id!r} of {text.prompt_tokens} tokens is not among the prompts given; "
                 "give the prompt sets that were recorded"
@@ -75,6 +76,12 @@ def record_stages(
     ids = tuple(text.prompt_id for text in recording.texts)
     made = identity(recording), shape, ids, recording.offsets, recording.tokens
     return StagedDrafts(*made, values, expanded)
+
+
+def _is_prompt_of(text: RecordedText, prompt: Sequence[int], seed: int | None) -> bool:
+    """Whether a text answers a prompt, by its length, and by the text's own seed where the run's is known."""
+    known = seed is None or text.seed == text_seed(seed, text.prompt_id, prompt)
+    return len(prompt) == text.prompt_tokens and known
 
 
 def _draft(

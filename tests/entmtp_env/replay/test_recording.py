@@ -139,9 +139,16 @@ def test_recordings_of_different_origin_are_not_mixed(key):
         Recording.concatenate([random_recording([3]), random_recording([2], prefix="r"), other])
 
 
-def test_other_entries_of_the_manifest_may_differ():
-    other = random_recording([2], prefix="q", manifest=MANIFEST | {"seed": 4})
-    assert Recording.concatenate([random_recording([3]), other]).manifest == MANIFEST
+def test_the_manifest_of_several_has_what_all_agree_on():
+    settings = {key: MANIFEST[key] for key in IDENTITY}
+    first, second = ({"seed": 4, "prompts": [name]} for name in ("chat", "math"))
+    parts = [
+        random_recording([2], prefix=name, manifest=settings | own)
+        for name, own in (("a", first), ("b", second), ("c", {"prompts": ["chat"]}))
+    ]
+    assert Recording.concatenate(parts[:2]).manifest == settings | {"seed": 4}
+    assert Recording.concatenate(parts[::2]).manifest == settings | {"prompts": ["chat"]}
+    assert Recording.concatenate(parts).manifest == settings
 
 
 def test_recordings_that_do_not_belong_together_are_not_mixed():

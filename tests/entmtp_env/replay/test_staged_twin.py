@@ -1,6 +1,7 @@
 """The staged replay against the staged live environment, decision for decision, with the tiny model."""
 
 import json
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -12,6 +13,7 @@ from entmtp_env.decoding.stages import Stages
 from entmtp_env.engine import get_engine
 from entmtp_env.prompt_queue import draw_order
 from entmtp_env.prompts import load_prompts
+from entmtp_env.replay.recorder import text_seed
 from entmtp_env.replay.recording import Recording
 from entmtp_env.replay.staged_recorder import record_stages
 from entmtp_env.replay.staged_tables import fit_stages
@@ -161,6 +163,14 @@ def test_drafts_are_made_with_what_the_recording_was_made_with(files, recorded):
     recording = Recording.load(recorded["greedy"]["recording"])
     with pytest.raises(ValueError, match=r"prompt 't0' of .* tokens is not among the prompts given"):
         record_stages(engine, recording, {}, SHAPE)
+    seeds = {prompt_id: text_seed(3, prompt_id, tokens) for prompt_id, tokens in prompts.items()}
+    texts = tuple(replace(text, seed=seeds[text.prompt_id]) for text in recording.texts)
+    known = replace(recording, texts=texts, manifest=recording.manifest | {"seed": 3})
+    record_stages(engine, known, prompts, SHAPE)
+    reversed_ = prompts | {"t2": prompts["t2"][::-1]}
+    assert reversed_ != prompts
+    with pytest.raises(ValueError, match=r"prompt 't2' of .* tokens is not among the prompts given"):
+        record_stages(engine, known, reversed_, SHAPE)
     recording.manifest["dtype"] = "bfloat16"
     with pytest.raises(ValueError, match="has dtype 'bfloat16', the engine 'float32'"):
         record_stages(engine, recording, prompts, SHAPE)
