@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from entmtp_env.replay.costs import AnalyticCosts, CostTable, load_costs
+from entmtp_env.replay.costs import AnalyticCosts, CostTable, load_costs, warn_of_others
 from policies.base import SchedulingEnv
 from policies.options import names
 
@@ -33,15 +32,5 @@ def load_prices(env: SchedulingEnv, costs: str | Sequence[str]) -> CostTable | A
     prices = load_costs("auto")
     unwrapped: Any = env.unwrapped
     here: Mapping[str, Any] = getattr(unwrapped, "manifest", {})
-    others = [
-        f"{key} {prices.manifest.get(key)!r} (here {here[key]!r})"
-        for key in _SAME
-        if key in here and here[key] != prices.manifest.get(key)
-    ]
-    if others:
-        warnings.warn(
-            f"seconds of a step are those of the shipped costs {prices.name!r}, measured with "
-            f"{', '.join(others)}; measure yours with 'python -m train costs' and name them by costs=",
-            stacklevel=2,
-        )
+    warn_of_others(prices, here, _SAME)
     return prices

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
@@ -24,6 +26,7 @@ __all__ = [
     "check_probe",
     "load_costs",
     "shipped_costs",
+    "warn_of_others",
 ]
 
 NOT_PRICED = {"accept_seconds": 0.0, "commit_seconds": 0.0, "feature_seconds": 0.0}
@@ -69,6 +72,29 @@ def check_probe(costs: Costs, probe: str) -> None:
         raise ValueError(
             f"the costs {costs.name!r} were measured with probe={costs.probe!r}, not {probe!r}; measure them "
             f"with 'python -m train costs --probe {probe}'"
+        )
+
+
+def warn_of_others(
+    costs: Costs, here: Mapping[str, Any], keys: Sequence[str] = ("model_fingerprint",)
+) -> None:
+    """Warn when costs were measured with something else than what they are to price.
+
+    Args:
+        costs: Seconds of a step; a formula does not tell where it is from.
+        here: Manifest of what is to be priced.
+        keys: What is compared where both tell it.
+    """
+    others = [
+        f"{key} {costs.manifest[key]!r} (here {here[key]!r})"
+        for key in keys
+        if key in here and costs.manifest.get(key, here[key]) != here[key]
+    ]
+    if others:
+        warnings.warn(
+            f"seconds of a step are those of the costs {costs.name!r}, measured with {', '.join(others)}; "
+            "measure yours with 'python -m train costs' and name them by costs=",
+            stacklevel=3,
         )
 
 

@@ -12,7 +12,7 @@ from gymnasium.error import ResetNeeded
 
 from entmtp_env.decoding.stages import DEEPER, load_stages
 from entmtp_env.prompt_queue import PromptQueue
-from entmtp_env.replay.costs import NOT_PRICED, load_costs
+from entmtp_env.replay.costs import NOT_PRICED, load_costs, warn_of_others
 from entmtp_env.replay.episodes import Observation, ReplayEpisodes
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.signals import SignalTable
@@ -68,7 +68,9 @@ class StagedReplayEnv(ReplayEpisodes):
             )
         self.render_mode = render_mode
         self.stages = self.bank = load_stages(stages)
-        texts, formula = load_recording(recording), staged_formula(load_costs(costs))
+        texts, measured = load_recording(recording), load_costs(costs)
+        warn_of_others(measured, texts.manifest)
+        formula = staged_formula(measured)
         self.staged = StagedTables(texts, StagedDrafts.load(drafts).of(texts), self.stages)
         self.tables = ReplayTables.build(texts, formula, as_bank(self.stages), max_new_tokens, capacity)
         self.costs = staged_costs(formula, self.stages, np.arange(capacity + 1))

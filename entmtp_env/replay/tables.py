@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entmtp_env.features import Probe
-from entmtp_env.replay.costs import Costs, StepCosts, check_probe
+from entmtp_env.replay.costs import Costs, StepCosts, check_probe, warn_of_others
 from entmtp_env.replay.recording import Recording
 from entmtp_env.trees import TopologyBank
 from entmtp_env.trees.walk import accept_lengths
@@ -49,7 +49,7 @@ class ReplayTables:
         capacity: int = 2048,
         probe: Probe = "none",
     ) -> ReplayTables:
-        """Price a recording.
+        """Price a recording; a warning tells when the costs are of another model.
 
         Args:
             recording: The texts.
@@ -81,6 +81,7 @@ class ReplayTables:
                     f"{bank.max_nodes} nodes do not fit into {capacity} KV rows; raise the capacity"
                 )
         check_probe(costs, probe)
+        warn_of_others(costs, recording.manifest)
         return cls(recording, bank, wanted, capacity, costs.at(bank, np.arange(capacity + 1)))
 
     @cached_property

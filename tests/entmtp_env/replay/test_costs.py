@@ -1,10 +1,15 @@
+import dataclasses
+
+import gymnasium
 import numpy as np
 import pytest
 
+import entmtp_env  # noqa: F401
 from entmtp_env.replay import costs
-from entmtp_env.replay.costs import AnalyticCosts, CostTable, load_costs, shipped_costs
-from entmtp_env.trees import default_bank
+from entmtp_env.replay.costs import AnalyticCosts, CostTable, load_costs, shipped_costs, warn_of_others
+from entmtp_env.trees import DraftTree, TopologyBank, default_bank
 from tests.entmtp_env.replay.test_analytic_costs import CONTEXTS, NUMBERS, table_by_hand
+from tests.staged import staged_settings
 
 
 @pytest.fixture
@@ -95,3 +100,32 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(ValueError, match=r"x\.json"):
         load_costs(str(tmp_path / "x.json"))
+
+
+def test_costs_of_another_model_are_no_secret(table, recwarn):
+    measured = dataclasses.replace(table, manifest={"model_fingerprint": "a", "device": "cpu"})
+    warn_of_others(measured, {"model_fingerprint": "a", "device": "cuda"})
+    warn_of_others(measured, {"device": "cpu"}, ("model_fingerprint", "device"))
+    warn_of_others(table, {"model_fingerprint": "b"})
+    warn_of_others(AnalyticCosts(base=1), {"model_fingerprint": "b"})
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"model_fingerprint 'a' \(here 'b'\); .*python -m train costs"):
+        warn_of_others(measured, {"model_fingerprint": "b"})
+    with pytest.warns(UserWarning, match=r"device 'cpu' \(here 'cuda'\);"):
+        warn_of_others(
+            measured, {"model_fingerprint": "a", "device": "cuda"}, ("model_fingerprint", "device")
+        )
+
+
+@pytest.mark.parametrize("name", ["EntMTP/Replay-v0", "EntMTP/StagedReplay-v0"])
+def test_a_replay_says_when_its_costs_are_of_another_model(tmp_path, recwarn, name):
+    """Random recordings are of a model "m"."""
+    settings = staged_settings(tmp_path) | {"costs": "auto"}
+    if name == "EntMTP/Replay-v0":
+        settings = {"recording": settings["recording"], "costs": "auto", "bank": str(tmp_path / "bank.json")}
+        TopologyBank([DraftTree.chain(1)]).save(tmp_path / "bank.json")
+    with pytest.warns(UserWarning, match=r"'smollm2-cpu', measured with model_fingerprint .* \(here 'm'\)"):
+        gymnasium.make(name, **settings)
+    recwarn.clear()
+    gymnasium.make("EntMTP/Replay-v0", recording="chat")
+    assert not recwarn
