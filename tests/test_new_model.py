@@ -45,6 +45,7 @@ SMALL = {
     "train trees": "--budget 6",
     "train bank": "--size 3",
     "train calibrate": "--policies static threshold --scores expected_accept --quantiles 0.3 0.6",
+    "train value": "--rounds 0 --epochs 2",
     "eval compare": f"{CPU} --max-new-tokens 16 --capacity 128 --num-prompts 3 --bootstrap-samples 100",
 }
 MAIN = {"train": train.__main__.main, "eval": eval.__main__.main}
@@ -102,4 +103,6 @@ def test_every_command_works_on_a_second_model(model, tmp_path, monkeypatch):
         assert MAIN[name.split()[0]]() in (0, None), name
     summary = json.loads((tmp_path / "run" / "comparison" / "summary.json").read_text())
     shown = json.dumps(summary)
-    assert all(policy in shown for policy in ("autoregressive", "static.json", "threshold.json"))
+    assert all(
+        policy in shown for policy in ("autoregressive", "static.json", "threshold.json", "improvement.npz")
+    )

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from entmtp_env.prompts import PROMPT_SETS, SPLITS
+from entmtp_env.replay.recording import IDENTITY
 from entmtp_env.replay.shipped import load_recording
 
+CALIBRATION, EVALUATION = (tuple(f"{name}:{part}" for name in PROMPT_SETS) for part in SPLITS)
+"""Both halves of the shipped recordings."""
+
 _HELD_OUT = 4
+
+
+def held_out_of(recordings: Sequence[str], held_out: Sequence[str]) -> tuple[str, ...]:
+    """Recordings to hold out: those named, else the other halves of the shipped ones where these are all."""
+    return tuple(held_out) or (EVALUATION if tuple(recordings) == CALIBRATION else ())
 
 
 def split_texts(
@@ -25,12 +35,21 @@ def split_texts(
 
     Raises:
         FileNotFoundError: When a recording is not to be had.
-        ValueError: When there are no texts to train on or none to hold out, or a text is in both.
+        ValueError: When there are no texts to train on or none to hold out, a text is in both, or both were
+            not made by the same model, heads and settings.
     """
     own = load_recording(recordings)
     ids = [text.prompt_id for text in own.texts]
     if held_out:
-        common = sorted({text.prompt_id for text in load_recording(held_out).texts} & set(ids))
+        others = load_recording(held_out)
+        for key in IDENTITY:
+            if others.manifest[key] != own.manifest[key]:
+                raise ValueError(
+                    f"held-out recordings have {key} {others.manifest[key]!r}, those to train on "
+                    f"{own.manifest[key]!r}; hold out texts that the same model and heads were recorded on, "
+                    "or none, so that every fourth of --recordings is"
+                )
+        common = sorted({text.prompt_id for text in others.texts} & set(ids))
         if common:
             raise ValueError(
                 f"{len(common)} held-out texts are trained on, too, such as {common[0]!r}; hold out others, "

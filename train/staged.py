@@ -22,7 +22,7 @@ from policies.base import SchedulingEnv
 from policies.policy_file import PolicyFile
 from policies.staged import StagedThreshold
 from policies.staged_learned import StagedLearned
-from train.rl_texts import split_texts
+from train.rl_texts import CALIBRATION, held_out_of, split_texts
 from train.staged_lessons import StagedLessons, fixed, make_staged
 from train.value_table import LEGEND, Judge, value_table
 
@@ -44,8 +44,8 @@ class StagedTraining:
         stages: default, or a JSON file.
         recordings: Texts to train on, pooled: chat, math, ... or .npz files, or halves of them, as in
             chat:calibration.
-        held_out: Recordings of other texts, each with its own column; with none, every fourth text of the
-            recordings is held out.
+        held_out: Recordings of other texts, each with its own column. By default the other halves of the
+            recordings when these are the default ones, else every fourth text of the recordings.
         thresholds: A calibrated staged-threshold to compare with: its policy file.
         costs: Seconds of a step: auto, a cost table, or analytic:base=B,node=N,depth=D.
         features: Groups of features, comma-separated, or all.
@@ -60,18 +60,8 @@ class StagedTraining:
     out: Path
     drafts: tuple[str, ...]
     stages: str = "default"
-    recordings: tuple[str, ...] = (
-        "chat:calibration",
-        "math:calibration",
-        "stories:calibration",
-        "humaneval:calibration",
-    )
-    held_out: tuple[str, ...] = (
-        "chat:evaluation",
-        "math:evaluation",
-        "stories:evaluation",
-        "humaneval:evaluation",
-    )
+    recordings: tuple[str, ...] = CALIBRATION
+    held_out: tuple[str, ...] = ()
     thresholds: Path | None = None
     costs: str = "auto"
     features: str = "all"
@@ -92,13 +82,19 @@ class StagedTraining:
             )
 
     def environments(self, *recordings: str) -> StagedReplayVectorEnv:
-        """One for each text of the recordings."""
+        """One for each text of the recordings.
+
+        Raises:
+            ValueError: When they do not fit together, or the KV cache may end a text.
+        """
         names = ("drafts", "stages", "costs", "features", "max_new_tokens", "capacity")
-        return StagedReplayVectorEnv(
+        envs = StagedReplayVectorEnv(
             len(load_recording(recordings).texts),
             recording=recordings,
             **{name: getattr(self, name) for name in names},
         )
+        envs.tables.check_lengths()
+        return envs
 
 
 def train_staged(config: StagedTraining) -> StagedLearned:
@@ -108,11 +104,13 @@ def train_staged(config: StagedTraining) -> StagedLearned:
         FileExistsError: When a policy is there already.
         FileNotFoundError: When a recording, drafts, stages, the costs or the thresholds are not there.
         ValueError: When a setting is unknown, recordings, drafts, stages and costs do not fit together, a
-            held-out text is trained on, or there are fewer than two texts.
+            held-out text is trained on or of another model, the KV cache may end a text, or there are fewer
+            than two.
     """
     refuse_existing(config.out, overwrite=config.overwrite)
     folder = config.out.with_name(f"{config.out.name}.training")
-    own, others = split_texts(config.recordings, config.held_out, folder)
+    chosen = held_out_of(config.recordings, config.held_out)
+    own, others = split_texts(config.recordings, chosen, folder)
     envs, held_out = config.environments(*own), {name: config.environments(name) for name in others}
     options = None if config.thresholds is None else _thresholds(config.thresholds, envs)
     with progress_bar() as bar:
@@ -126,13 +124,14 @@ def train_staged(config: StagedTraining) -> StagedLearned:
         judge.add(StagedThreshold.name, partial(StagedThreshold, **options))
     judge.add(StagedLearned.name, partial(make_staged, network))
     costs = load_costs(config.costs)
-    paths = {"out": str(config.out), "thresholds": config.thresholds and str(config.thresholds)}
+    thresholds = config.thresholds and str(config.thresholds)
+    in_force = {"out": str(config.out), "thresholds": thresholds, "held_out": others}
     policy = make_staged(network, envs)
     policy.save(
         config.out,
         describe_run()
         | {
-            "settings": asdict(config) | paths,
+            "settings": asdict(config) | in_force,
             "environment": envs.manifest,
             "texts": envs.num_envs,
             "costs": {"name": costs.name, **costs.manifest},

@@ -40,7 +40,7 @@ class Supervision:
 
     Args:
         config: Settings.
-        envs: An environment for each training text.
+        envs: An environment for each training text; no schedule ends one early.
         bar: Shows the progress.
 
     Attributes:
@@ -48,13 +48,12 @@ class Supervision:
         oracle: The best schedules of the texts.
 
     Raises:
-        ValueError: When there are fewer than two texts, or the KV cache may end one.
+        ValueError: When there are fewer than two texts.
     """
 
     def __init__(self, config: ValueTraining, envs: ReplayVectorEnv, bar: Progress) -> None:
         if envs.num_envs < 2:
             raise ValueError("one text to train on leaves none to decide when to stop; name more recordings")
-        envs.tables.check_lengths()
         self.envs, self.oracle = envs, solve(envs.tables)
         self._config, self._bar = config, bar
         self._rng = np.random.default_rng(config.seed)

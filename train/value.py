@@ -18,7 +18,7 @@ from entmtp_env.replay.oracle import solve
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.vector_env import ReplayVectorEnv
 from policies.network_policy import NetworkPolicy
-from train.rl_texts import split_texts
+from train.rl_texts import CALIBRATION, held_out_of, split_texts
 from train.supervision import Method, Supervision, make_policy, token_accuracy
 from train.value_table import LEGEND, Judge, value_table
 
@@ -40,8 +40,8 @@ class ValueTraining:
         out: Folder for the policy files: <out>/<method>.npz.
         recordings: Texts to train on, pooled: chat, math, ... or .npz files, or halves of them, as in
             chat:calibration.
-        held_out: Recordings of other texts, each with its own column; with none, every fourth text of the
-            recordings is held out.
+        held_out: Recordings of other texts, each with its own column. By default the other halves of the
+            recordings when these are the default ones, else every fourth text of the recordings.
         costs: Seconds of a step: auto, a cost table, or analytic:base=B,node=N,depth=D.
         bank: Trees to choose from: default or a JSON file.
         features: Groups of features, comma-separated, or all; "value" needs position.
@@ -56,18 +56,8 @@ class ValueTraining:
     """
 
     out: Path
-    recordings: tuple[str, ...] = (
-        "chat:calibration",
-        "math:calibration",
-        "stories:calibration",
-        "humaneval:calibration",
-    )
-    held_out: tuple[str, ...] = (
-        "chat:evaluation",
-        "math:evaluation",
-        "stories:evaluation",
-        "humaneval:evaluation",
-    )
+    recordings: tuple[str, ...] = CALIBRATION
+    held_out: tuple[str, ...] = ()
     costs: str = "auto"
     bank: str = "default"
     features: str = "all"
@@ -94,8 +84,12 @@ class ValueTraining:
         return self.out / f"{method}.npz"
 
     def environments(self, *recordings: str) -> ReplayVectorEnv:
-        """One for each text of the recordings."""
-        return ReplayVectorEnv(
+        """One for each text of the recordings.
+
+        Raises:
+            ValueError: When they do not fit together, or the KV cache may end a text.
+        """
+        envs = ReplayVectorEnv(
             num_envs=len(load_recording(recordings).texts),
             recording=recordings,
             costs=self.costs,
@@ -105,6 +99,8 @@ class ValueTraining:
             max_new_tokens=self.max_new_tokens,
             capacity=self.capacity,
         )
+        envs.tables.check_lengths()
+        return envs
 
 
 def train_value(config: ValueTraining) -> dict[Method, NetworkPolicy]:
@@ -117,11 +113,12 @@ def train_value(config: ValueTraining) -> dict[Method, NetworkPolicy]:
         FileExistsError: When a policy is there already.
         FileNotFoundError: When a recording, the costs or the bank is not there.
         ValueError: When a setting is unknown, recordings, costs and bank do not fit together, a held-out text
-            is trained on, or there are fewer than two texts.
+            is trained on or of another model, the KV cache may end a text, or there are fewer than two.
     """
     refuse_existing(*map(config.path, config.methods), overwrite=config.overwrite)
     config.out.mkdir(parents=True, exist_ok=True)
-    own, others = split_texts(config.recordings, config.held_out, config.out)
+    chosen = held_out_of(config.recordings, config.held_out)
+    own, others = split_texts(config.recordings, chosen, config.out)
     held_out = {name: config.environments(name) for name in others}
     with progress_bar() as bar:
         lessons = Supervision(config, config.environments(*own), bar)
@@ -135,7 +132,7 @@ def train_value(config: ValueTraining) -> dict[Method, NetworkPolicy]:
     accuracy = token_accuracy(networks["value"], held_out.values()) if "value" in networks else {}
     costs = load_costs(config.costs)
     record = describe_run() | {
-        "settings": asdict(config) | {"out": str(config.out)},
+        "settings": asdict(config) | {"out": str(config.out), "held_out": others},
         "environment": lessons.envs.manifest,
         "texts": lessons.envs.num_envs,
         "costs": {"name": costs.name, **costs.manifest},

@@ -1,9 +1,12 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
+from entmtp_env.replay.recording import IDENTITY, Recording
 from entmtp_env.replay.shipped import load_recording
 from tests.recordings import random_recording
-from train.rl_texts import split_texts
+from train.rl_texts import CALIBRATION, EVALUATION, held_out_of, split_texts
 
 
 @pytest.fixture
@@ -48,3 +51,19 @@ def test_a_text_cannot_be_in_both(tmp_path, saved):
         split_texts([own], [f"{own}:evaluation"], tmp_path)
     with pytest.raises(ValueError, match="leaves none to hold out"):
         split_texts([saved("one", 1)], [], tmp_path)
+
+
+@pytest.mark.parametrize("key", IDENTITY)
+def test_texts_of_another_model_are_not_held_out(tmp_path, saved, key):
+    own, other = saved("a", 3), Recording.load(saved("b", 2))
+    value = 11 if key == "max_new_tokens" else "another"
+    dataclasses.replace(other, manifest=other.manifest | {key: value}).save(tmp_path / "b.npz")
+    with pytest.raises(ValueError, match=f"held-out recordings have {key} {value!r}, those to train on"):
+        split_texts([own], [str(tmp_path / "b.npz")], tmp_path / "out")
+
+
+def test_the_other_halves_are_held_out_of_the_shipped_ones_only():
+    assert held_out_of(CALIBRATION, ()) == EVALUATION
+    assert not set(ids(CALIBRATION)) & set(ids(EVALUATION))
+    assert held_out_of(("own.npz",), ()) == held_out_of(CALIBRATION[:1], ()) == ()
+    assert held_out_of(CALIBRATION, ["own.npz"]) == ("own.npz",)

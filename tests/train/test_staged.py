@@ -65,6 +65,11 @@ def test_the_file_tells_how_it_was_made(trained):
     assert record["settings"]["rounds"] == 1
 
 
+def test_a_cache_that_would_cut_texts_is_refused(trained, tmp_path):
+    with pytest.raises(ValueError, match=r"do not fit into 40 KV rows.*raise the capacity"):
+        train_staged(dataclasses.replace(trained, out=tmp_path / "policy.npz", capacity=40))
+
+
 def test_settings_that_train_nothing(trained):
     with pytest.raises(FileExistsError, match="add --overwrite"):
         train_staged(trained)

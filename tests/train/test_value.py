@@ -98,6 +98,18 @@ def test_without_held_out_recordings_every_fourth_text_is_set_aside(config, tmp_
     assert not alone.path("value").exists()
 
 
+@pytest.mark.parametrize("part", ["recordings", "held_out"])
+def test_a_cache_that_would_cut_texts_is_refused(config, tmp_path, part):
+    own = told_bit_recording(6)
+    texts = [
+        dataclasses.replace(text, prompt_id=f"long{i}", prompt_tokens=40) for i, text in enumerate(own.texts)
+    ]
+    dataclasses.replace(own, texts=tuple(texts)).save(tmp_path / "long.npz")
+    changed = {"out": tmp_path / "out", "capacity": 64, part: (str(tmp_path / "long.npz"),)}
+    with pytest.raises(ValueError, match=r"text 'long\d' .* do not fit into 64 KV rows.*raise the capacity"):
+        train_value(dataclasses.replace(config, **changed))
+
+
 def test_faults(trained, tmp_path):
     with pytest.raises(FileExistsError, match=r"value\.npz.*--overwrite"):
         train_value(trained)
