@@ -59,7 +59,7 @@ def main(args: list[str] | None = None) -> int:
             args=args,
         )
         _COMMANDS[type(config)](config)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         print(f"python -m train: error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 import sys
@@ -60,7 +61,7 @@ class HeadsTraining:
         draft_vocab_size: Most frequent tokens that can be drafted.
         deep_vocab_size: Of these, the most frequent that heads of depth 2 and deeper draft from; 0 = all.
         max_texts: Use that many texts, drawn at random; 0 = all.
-        held_out: Texts kept aside for evaluation.
+        held_out: Texts kept aside for evaluation; no text that is learned from shares a prompt with them.
         learn_prompts: Learn the base's distribution over the prompts' tokens, too.
         epochs: Passes over the texts.
         batch_tokens: Reply tokens per step.
@@ -188,16 +189,23 @@ def train_heads(config: HeadsTraining) -> None:
 
 
 def _texts(config: HeadsTraining) -> list[Text]:
-    """The texts, shuffled; those held out come first."""
+    """The texts, shuffled; those held out come first, and others of their prompts are left out."""
     texts = [text for path in config.texts for text in read_texts(path)]
     random.Random(config.seed).shuffle(texts)
     texts = texts[: config.max_texts or None]
-    if len(texts) <= config.held_out:
+    by_prompt: dict[tuple[int, ...], list[Text]] = {}
+    for text in texts:
+        by_prompt.setdefault(text.prompt, []).append(text)
+    # Prompt by prompt, so that as few as can be are left out.
+    held_out = list(itertools.chain.from_iterable(by_prompt.values()))[: config.held_out]
+    prompts = {text.prompt for text in held_out}
+    training = [text for text in texts if text.prompt not in prompts]
+    if not training:
         raise ValueError(
-            f"{len(texts)} texts with {config.held_out} held out leave none to train on; "
+            f"{len(texts)} texts with {config.held_out} held out leave none of other prompts to train on; "
             "give more texts, raise max_texts, or lower held_out"
         )
-    return texts
+    return held_out + training
 
 
 def run_fingerprint(config: HeadsTraining, all_texts: str, model_fingerprint: str, backbone: Backbone) -> str:

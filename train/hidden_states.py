@@ -63,7 +63,7 @@ def hidden_states(
 
     Raises:
         ValueError: When a text is longer than the model's positions or has tokens that it does not know, or
-            the file would become too large.
+            the file would become too large, or the base model overflows in its element type.
     """
     longest, largest = max(len(text.tokens) for text in texts), max(max(text.tokens) for text in texts)
     if longest > backbone.config.max_positions or largest >= backbone.config.vocab_size:
@@ -145,4 +145,10 @@ def _save_index(file: BinaryIO, data: Path, starts: dict[str, int], rows: int) -
 def _states(backbone: Backbone, texts: Sequence[Text]) -> list[Tensor]:
     tokens = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True)
     hidden = backbone.forward_batch(tokens.to(backbone.device)).to("cpu", torch.bfloat16)
-    return [row[: len(text.tokens)] for row, text in zip(hidden, texts, strict=True)]
+    states = [row[: len(text.tokens)] for row, text in zip(hidden, texts, strict=True)]
+    if not all(own.isfinite().all() for own in states):
+        raise ValueError(
+            f"the base model's hidden states are not finite in {str(backbone.dtype).removeprefix('torch.')}: "
+            "it overflows there; use dtype bfloat16 or float32"
+        )
+    return states

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -84,6 +85,7 @@ class Trainer:
 
         Raises:
             ValueError: When the saved state is damaged or of another training.
+            FloatingPointError: When a gradient or a loss on held-out texts is not finite.
         """
         if state := load_state(self.state_path):
             self._restore(state)
@@ -93,10 +95,10 @@ class Trainer:
             if self.step:
                 _print(bar, f"going on at step {self.step} from {self.state_path}")
             for batch in self._batches():
-                rate, begin = self.optimizer.param_groups[0]["lr"], time.monotonic()
+                rate, begin = self.optimizer.param_groups[0]["lr"], time.perf_counter()
                 losses, norm = self._train_step(batch)
                 self.step += 1
-                elapsed = time.monotonic() - begin
+                elapsed = time.perf_counter() - begin
                 self.seconds += elapsed
                 log.training(
                     self.step,
@@ -137,6 +139,7 @@ class Trainer:
         self.optimizer.step()
         self.schedule.step()
         self.average.update()
+        _check_finite(f"gradient of step {self.step + 1}", float(norm))
         return losses.tolist(), float(norm)
 
     def _losses(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,6 +173,7 @@ class Trainer:
                 losses, rank0, counts = self._losses(self._batch(indices))
                 sums += torch.stack((losses * counts, rank0 * counts, counts))
         losses, rank0 = (sums[:2] / sums[2].clamp_min(1)).tolist()
+        _check_finite(f"held-out loss after step {self.step}", sum(losses))
         return CurvePoint(
             self.step, round(self.seconds, 1), [round(x, 4) for x in losses], [round(x, 4) for x in rank0]
         )
@@ -215,6 +219,14 @@ class Trainer:
         """Of the CPU, and of the GPU where that is the device."""
         cuda = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
         return [torch.get_rng_state(), *cuda]
+
+
+def _check_finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise FloatingPointError(
+            f"the {name} is {value}: lower learning_rate, or use another dtype; if neither helps, delete the "
+            "cache of hidden states"
+        )
 
 
 def load_state(path: Path) -> dict[str, Any]:

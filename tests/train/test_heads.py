@@ -7,16 +7,17 @@ import pytest
 import torch
 
 import train.heads
-from entmtp_env.decoding import TreeDecoder, load_heads
+from entmtp_env.decoding import Backbone, TreeDecoder, load_heads
 from entmtp_env.decoding.checkpoint import read_manifest
 from entmtp_env.models import load_pretrained
 from entmtp_env.trees import DraftTree
 from tests.tiny import VOCAB, tiny_heads
 from tests.train.conftest import HELD_OUT, TEXTS
 from tests.train.texts import random_texts
-from train.heads import train_heads
+from train.heads import _texts, train_heads
 from train.initialise import initialise
 from train.texts import read_texts
+from train.trainer import Trainer
 
 
 def reports(text):
@@ -95,6 +96,23 @@ def test_training_goes_on_from_a_checkpoint(config):
     assert sum(after["held_out"]["loss"]) < 0.95 * sum(before["curve"][0]["loss"])
 
 
+@pytest.mark.parametrize("siblings", [1, 3])
+def test_no_prompt_is_both_learned_from_and_held_out(config, tmp_path, siblings):
+    rows = [{"p": [1 + i], "g": [2, 3, j]} for i in range(20) for j in range(siblings)]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = dataclasses.replace(config, texts=(path,), held_out=8)
+    texts = _texts(config)
+    held_out, training = ({text.prompt for text in part} for part in (texts[:8], texts[8:]))
+    assert not held_out & training
+    # Of the prompts held out, only the texts of the last may not all be used.
+    assert len(held_out) == -(-8 // siblings)
+    assert len(texts) == len(set(texts)) == len(rows) - (-8 % siblings)
+    assert _texts(config) == texts != _texts(dataclasses.replace(config, seed=1))
+    with pytest.raises(ValueError, match="leave none of other prompts to train on"):
+        _texts(dataclasses.replace(config, held_out=len(rows) - siblings + 1))
+
+
 @pytest.mark.parametrize("warmup", [0, 1, 2, 100])
 @pytest.mark.parametrize("epochs", [0.01, 0.2])
 def test_the_shortest_runs_write_a_checkpoint(config, warmup, epochs):
@@ -105,7 +123,7 @@ def test_the_shortest_runs_write_a_checkpoint(config, warmup, epochs):
 @pytest.mark.parametrize("softmax_tokens", [0, 4])
 def test_replies_shorter_than_the_heads_are_deep_do_no_harm(config, tmp_path, softmax_tokens):
     texts = tmp_path / "texts.jsonl"
-    texts.write_text('{"p": [3, 4], "g": [5, 6]}\n' * 24)
+    texts.write_text("".join(f'{{"p": [3, {i % 20}], "g": [5, 6]}}\n' for i in range(24)))
     train_heads(dataclasses.replace(config, texts=(texts,), epochs=2, softmax_tokens=softmax_tokens))
     assert all(torch.isfinite(p).all() for p in load_heads(config.out).parameters())
 
@@ -149,3 +167,31 @@ def test_a_missing_start_is_found_before_anything_is_computed(config, tmp_path, 
     monkeypatch.setattr(train.heads, "hidden_states", None)
     with pytest.raises(FileNotFoundError, match=r"no draft heads at .*absent"):
         train_heads(dataclasses.replace(config, init=str(tmp_path / "absent.safetensors")))
+
+
+def test_a_base_that_overflows_is_named_and_not_kept(config, tmp_path, monkeypatch):
+    forward = Backbone.forward_batch
+    monkeypatch.setattr(Backbone, "forward_batch", lambda self, tokens: forward(self, tokens) * math.inf)
+    config = dataclasses.replace(config, cache=tmp_path / "hidden")
+    with pytest.raises(ValueError, match=r"not finite in float32: .* use dtype bfloat16 or float32"):
+        train_heads(config)
+    monkeypatch.undo()
+    train_heads(dataclasses.replace(config, epochs=0.1))
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [("_train_step", "gradient of step 1"), ("_evaluate", "held-out loss after step 1")]
+)
+def test_heads_that_are_not_finite_are_never_written(config, monkeypatch, method, what):
+    own = getattr(Trainer, method)
+
+    def with_nan(self, *args):
+        with torch.no_grad():
+            next(self.heads.parameters()).fill_(math.nan)
+        self.average.update()
+        return own(self, *args)
+
+    monkeypatch.setattr(Trainer, method, with_nan)
+    with pytest.raises(FloatingPointError, match=f"the {what} is nan: lower learning_rate"):
+        train_heads(dataclasses.replace(config, evaluate_every=1))
+    assert not config.out.exists()

@@ -193,6 +193,12 @@ def test_tensorboard_has_every_step_once(config, run, unbroken):
     assert steps_logged(config.folder) == steps_logged(unbroken.config.folder)
 
 
+def test_a_step_may_be_shorter_than_a_tick_of_the_clock(config, run, monkeypatch):
+    """time.monotonic() of Windows advances 64 times a second."""
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    assert run(config).step == STEPS
+
+
 def test_training_needs_no_tensorboard(config, run, unbroken, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert_same(run(config), unbroken)
