@@ -214,7 +214,7 @@ def _claim(config: Distill, backbone: Backbone, settings: dict[str, Any]) -> Non
 
 
 def _write(config: Distill, pretrained: PretrainedModel, backbone: Backbone, jobs: Sequence[Job]) -> None:
-    tokens, rate, start = 0, 0.0, time.monotonic()
+    tokens, rate, start = 0, 0.0, time.perf_counter()
     with progress_bar() as bar, TextLog(config.out) as log:
         missing = [job for job in jobs if job.text_id not in log.written]
         task = bar.add_task("writing texts", total=len(jobs), completed=len(jobs) - len(missing))
@@ -228,7 +228,7 @@ def _write(config: Distill, pretrained: PretrainedModel, backbone: Backbone, job
         for index, reply in replies:
             log.add(missing[index].row(reply))
             tokens += len(reply)
-            rate = tokens / (time.monotonic() - start)
+            rate = tokens / (time.perf_counter() - start)
             bar.update(task, description=f"writing texts, {rate:.0f} tok/s")
             bar.advance(task)
     _note(

@@ -106,9 +106,9 @@ def record(config: Record) -> Recording:
     known = _known(config, recorder, texts)
     done = {text.prompt_id for recording in known.values() for text in recording.texts}
     missing = [text for prompt_id, text in texts.items() if prompt_id not in done]
-    begin = time.monotonic()
+    begin = time.perf_counter()
     new = list(_parts(config, recorder, missing, [requests[text.prompt_id] for text in missing]))
-    rate = sum(int(part.lengths.sum()) for part in new) / (time.monotonic() - begin)
+    rate = sum(int(part.lengths.sum()) for part in new) / (time.perf_counter() - begin)
     if config.parts.exists():
         before = known[config.out].texts if config.out in known else ()
         order = [*(text.prompt_id for text in before), *texts]
@@ -200,7 +200,7 @@ def _parts(
 def _written(
     config: Record, engine: Engine, missing: Sequence[Text], requests: Sequence[Request]
 ) -> Iterator[Text]:
-    tokens, begin = 0, time.monotonic()
+    tokens, begin = 0, time.perf_counter()
     hidden: dict[int, Tensor] = {}
     with progress_bar() as bar:
         task = bar.add_task("recording", total=len(missing))
@@ -214,7 +214,7 @@ def _written(
         )
         for index, reply in replies:
             tokens += len(reply)
-            rate = tokens / (time.monotonic() - begin)
+            rate = tokens / (time.perf_counter() - begin)
             bar.update(task, description=f"recording, {rate:.0f} tok/s")
             bar.advance(task)
             yield dataclasses.replace(missing[index], reply=tuple(reply), hidden=hidden.pop(index))
