@@ -17,6 +17,7 @@ from rich.console import Console
 import entmtp_env  # noqa: F401  registers the environments
 from entmtp_env.features import Probe
 from entmtp_env.figures import save_figure
+from entmtp_env.files import refuse_existing
 from entmtp_env.trees import TopologyBank
 from policies.base import SchedulerPolicy
 from policies.ema_ladder import EmaLadder
@@ -95,6 +96,7 @@ class Calibrate:
             with recordings 0.05 to 0.95.
         out: Folder for the policy files, one a policy: <out>/<policy>.json.
         env: Live: id of the environment.
+        overwrite: Replace the policy files that are there.
     """
 
     recordings: tuple[str, ...] = ()
@@ -119,6 +121,7 @@ class Calibrate:
     quantiles: tuple[float, ...] = ()
     out: Path = Path("runs/calibration")
     env: str = "EntMTP/Live-v0"
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings that name nothing to calibrate, or that contradict each other."""
@@ -137,6 +140,10 @@ class Calibrate:
         if wrong := [name for name in changed if name in ignored]:
             fix = "drop them" if self.recordings else "drop them, or name --recordings"
             raise ValueError(f"{', '.join(wrong)} would have no effect; {fix}")
+
+    def path(self, policy: PolicyName) -> Path:
+        """Where the file of a policy goes."""
+        return self.out / f"{policy}.json"
 
     @property
     def staged(self) -> bool:
@@ -158,11 +165,13 @@ def calibrate(config: Calibrate) -> None:
     """Measure, choose, and write ``<out>/<policy>.json`` for each policy asked for.
 
     Raises:
+        FileExistsError: When a policy file is there already.
         FileNotFoundError: When the model, the heads, the bank, the prompts, a recording or the costs are not
             there.
         ValueError: When a setting is unknown, a score is no feature of the environment, or recordings, costs
             and bank do not fit together.
     """
+    refuse_existing(*map(config.path, config.policies), overwrite=config.overwrite)
     if config.staged:
         calibrate_staged(config)
         return
@@ -211,10 +220,8 @@ def _calibrate(config: Calibrate, bench: Bench) -> None:
             continue
         winners.append(rivals[0])
         reference = next(trial for trial in run if trial.policy.spec == best.spec)
-        PolicyFile.of(rivals[0].policy, calibration_record(bench, reference, rivals)).save(
-            config.out / f"{name}.json"
-        )
-        _note(f"wrote {config.out / name}.json")
+        PolicyFile.of(rivals[0].policy, calibration_record(bench, reference, rivals)).save(config.path(name))
+        _note(f"wrote {config.path(name)}")
     scored = [trial.policy for trial in winners if "score" in trial.policy.options]
     if scored:
         save_figure(config.out / "scores.png", score_figure(runs, scored))

@@ -69,7 +69,7 @@ def calibrate_staged(config: Calibrate) -> None:
     for name in config.policies:
         rivals = sorted((trial for trial in contest if trial.policy.name == name), key=lambda t: -t.rate)
         winners.append(rivals[0])
-        path = config.out / f"{name}.json"
+        path = config.path(name)
         PolicyFile.of(rivals[0].policy, calibration_record(bench, fixed[0], rivals)).save(path)
         print(f"wrote {path}", file=sys.stderr)
     table = calibration_table(

@@ -9,6 +9,7 @@ from pathlib import Path
 from entmtp_env.decoding.draft_shape import DraftShape
 from entmtp_env.decoding.stages import Stages, default_stages
 from entmtp_env.engine import get_engine
+from entmtp_env.files import refuse_existing
 from entmtp_env.prompts import load_prompts
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.staged_drafts import StagedDrafts
@@ -34,6 +35,7 @@ class StagesCommand:
         budgets: Numbers of nodes that may be verified, rising from 0.
         dtype: auto, float32, bfloat16 or float16; that of the recordings.
         device: auto, cpu or cuda.
+        overwrite: Replace the files that are there.
     """
 
     recordings: tuple[str, ...]
@@ -47,6 +49,7 @@ class StagesCommand:
     budgets: tuple[int, ...] = default_stages().budgets
     dtype: str = "auto"
     device: str = "auto"
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings that draft nothing."""
@@ -68,18 +71,21 @@ def make_stages(config: StagesCommand) -> StagedDrafts:
         The drafts.
 
     Raises:
+        FileExistsError: When one of them is there already.
         FileNotFoundError: When a recording, a prompt set, the model or the heads are not there.
         ValueError: When they do not belong together.
     """
+    drafts_path, stages_path = config.out / "drafts.npz", config.out / "stages.json"
+    refuse_existing(drafts_path, *[stages_path] * config.fit, overwrite=config.overwrite)
     recording = load_recording(config.recordings)
     prompts = [prompt for name in config.prompts or config.recordings for prompt in load_prompts(name)]
     engine = get_engine(config.model, config.heads, config.dtype, config.device)
     tokens = {prompt.prompt_id: engine.encode(prompt) for prompt in prompts}
     drafts = record_stages(engine, recording, tokens, config.shape)
-    drafts.save(config.out / "drafts.npz")
+    drafts.save(drafts_path)
     if config.fit:
         stages = fit_stages(config.out.name, config.budgets, [(recording, drafts)])
-        stages.save(config.out / "stages.json")
+        stages.save(stages_path)
     _note(f"{len(recording.texts)} texts with {recording.lengths.sum()} tokens drafted into {config.out}")
     return drafts
 

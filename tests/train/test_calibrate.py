@@ -137,7 +137,12 @@ def test_the_seed_draws_the_prompts(tmp_path, capsys):
     for seed in (0, 0, 1):
         calibrate(
             Calibrate(
-                env="EntMTPTest/Calibrated-v0", num_prompts=3, seed=seed, policies=("static",), out=tmp_path
+                env="EntMTPTest/Calibrated-v0",
+                num_prompts=3,
+                seed=seed,
+                policies=("static",),
+                out=tmp_path,
+                overwrite=True,
             )
         )
         drawn.append(json.loads((tmp_path / "static.json").read_text())["calibration"]["prompt_ids"])
@@ -192,6 +197,14 @@ def test_a_failed_step_ends_the_calibration(tmp_path):
     with pytest.raises(RuntimeError, match=r"static:tree=autoregressive on p\d: error: out of memory"):
         calibrate(config)
     assert not list(tmp_path.iterdir())
+
+
+def test_files_are_replaced_only_when_asked_to(calibrated):
+    config, _, _ = calibrated
+    before = {path: path.read_bytes() for path in config.out.iterdir()}
+    with pytest.raises(FileExistsError, match=r"static\.json, .*ladder\.json: there already; .*--overwrite"):
+        calibrate(config)
+    assert {path: path.read_bytes() for path in config.out.iterdir()} == before
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,11 @@ def test_the_best_fixed_choice_is_the_best_of_all(env, out):
     assert max(rate(env, policy) for policy in choices) == pytest.approx(record["tokens_per_second"])
 
 
+def test_files_are_replaced_only_when_asked_to(settings, out):
+    with pytest.raises(FileExistsError, match=r"eagle2\.json: there already; .*--overwrite"):
+        calibrate(config(settings, out=out, policies=("eagle2",)))
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -50,6 +50,10 @@ def test_drafts_and_stages_replay_at_once(tiny_files, recording, tmp_path):
 def test_texts_for_evaluation_are_only_drafted(tiny_files, recording, tmp_path):
     make_stages(command(tiny_files, recording[1], tmp_path, fit=False))
     assert [path.name for path in tmp_path.iterdir()] == ["drafts.npz"]
+    with pytest.raises(FileExistsError, match=r"drafts\.npz: there already; .*--overwrite"):
+        make_stages(command(tiny_files, recording[1], tmp_path, fit=False))
+    make_stages(command(tiny_files, recording[1], tmp_path, overwrite=True))
+    assert {path.name for path in tmp_path.iterdir()} == {"drafts.npz", "stages.json"}
 
 
 @pytest.mark.parametrize(
