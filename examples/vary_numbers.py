@@ -45,8 +45,9 @@ def main() -> None:
     rng = random.Random(arguments.seed)
     with open(arguments.prompts, encoding="utf-8") as file:
         prompts = [json.loads(line)["prompt"] for line in file if line.strip()]
+    old = set(prompts)
     variants = dict.fromkeys(vary(prompt, rng) for _ in range(arguments.copies) for prompt in prompts)
-    new = [text for text in variants if text not in set(prompts)]
+    new = [text for text in variants if text not in old]
     with arguments.out.open("w", encoding="utf-8") as file:
         file.writelines(
             json.dumps({"id": f"varied-{i}", "prompt": text}) + "\n" for i, text in enumerate(new)

@@ -51,7 +51,10 @@ def read_texts(path: str | Path) -> list[Text]:
         with opener(path, "rb") as file:
             texts = [_parse(line, f"{path}, line {number}") for number, line in enumerate(file, start=1)]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is damaged or no text file ({error}); write it again") from error
+        raise ValueError(
+            f"{path} is damaged or no text file ({error}); where 'train distill' was interrupted, the same "
+            "command again cuts the torn end off and writes the rest"
+        ) from error
     return [text for text in texts if text.prompt and len(text.reply) > 1]
 
 
