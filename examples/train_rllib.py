@@ -1,6 +1,6 @@
 """PPO for draft tree schedulers with Ray RLlib, whose runners and learners spread over cores and machines.
 
-    pip install "entmtp-env[rllib]"
+    pip install -e ".[rllib]"       # without -c constraints.txt, as RLlib pins Gymnasium to an older version
     python examples/train_rllib.py --recordings chat:calibration --held-out chat:evaluation --out policy.npz
     python -m eval replay --recordings chat:evaluation --policies learned@policy.npz
 
