@@ -23,7 +23,8 @@ from eval.environment import enter_policies
 from eval.interleave import Entrant, EvaluationError, draw_prompts
 from eval.plot import comparison_figure
 from eval.results import ResultFolder
-from eval.statistics import REFERENCE, PolicySummary, summarise
+from eval.statistics import REFERENCE
+from eval.summary import PolicySummary, summarise
 from eval.table import LEGEND, comparison_table
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from entmtp_env.text_pieces import common_length
-from eval.statistics import summarise
 from eval.stored import StoredResults, StoredRun
+from eval.summary import LATER, summarise
 
 _EPISODE = ("tokens", "seconds", "policy_seconds")
 _PARTS = tuple(f"{part}_seconds" for part in ("draft", "verify", "accept", "commit", "feature"))
@@ -83,6 +83,10 @@ def _summary(results: StoredResults, summary: Mapping[str, Any]) -> Iterator[str
     stored = {
         prompts: {row["policy"]: row for row in rows} for prompts, rows in summary.get("sets", {}).items()
     }
+    for prompts, rows in stored.items():
+        for policy, row in rows.items():
+            for name in LATER.difference(row):
+                expected.get(prompts, {}).get(policy, {}).pop(name, None)
     for prompts, seeds in results.manifest["prompt_seeds"].items():
         policies = sets.get(prompts, {})
         short = [policy for policy, runs in policies.items() if len(runs) != len(seeds)]

@@ -38,7 +38,8 @@ from eval.paper_numbers import PAPER
 from eval.paper_table import LEGEND, claim_line, paper_table
 from eval.plot import comparison_figure
 from eval.results import ResultFolder
-from eval.statistics import REFERENCE, PolicySummary, summarise
+from eval.statistics import REFERENCE
+from eval.summary import PolicySummary, summarise
 from policies import SchedulingEnv
 from policies.registry import make_named_policy
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from eval.labels import fold_spec
 from eval.paper_claims import Claim
 from eval.paper_numbers import PAPER
-from eval.statistics import PolicySummary, Ratio
+from eval.statistics import Ratio
+from eval.summary import PolicySummary
 
 _LABEL_WIDTH = 26
 

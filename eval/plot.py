@@ -14,7 +14,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from eval.labels import fold_spec
-from eval.statistics import REFERENCE, PolicySummary
+from eval.statistics import REFERENCE
+from eval.summary import PolicySummary
 
 # Okabe and Ito's palette, safe for the colour-blind; markers tell the sets apart without colour.
 _SETS = (

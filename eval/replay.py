@@ -32,7 +32,8 @@ from eval.replay_table import (
     replay_table,
 )
 from eval.results import ResultFolder
-from eval.statistics import REFERENCE, summarise, throughput_ratio
+from eval.statistics import REFERENCE, throughput_ratio
+from eval.summary import summarise
 from policies.lockstep import Replayed, Script
 from policies.lockstep import replay as replay_texts
 from policies.registry import make_named_policy, policy_env_id

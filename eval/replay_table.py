@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from eval.labels import fold_spec
-from eval.statistics import REFERENCE, PolicySummary, Ratio
+from eval.statistics import REFERENCE, Ratio
+from eval.summary import PolicySummary
 
 HYDRA = "hydra-default"
 """The published fixed tree that a headroom is stated against."""

@@ -11,8 +11,9 @@ import numpy as np
 from eval.charts import Histogram, Scale, Scatter, histogram, scatter
 from eval.page import trace_data
 from eval.regret import RegretTable, replayed_regret
-from eval.statistics import REFERENCE, PolicySummary, Ratio, summarise, throughput_ratio
+from eval.statistics import REFERENCE, Ratio, throughput_ratio
 from eval.stored import StoredRun
+from eval.summary import PolicySummary, summarise
 from eval.watch import SCORES
 
 ACCEPTED = ("0 accepted", "1", "2", "3", "4 or more")

@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from eval.labels import fold_spec
-from eval.statistics import ENOUGH, REFERENCE, PolicySummary, Ratio
+from eval.statistics import ENOUGH, REFERENCE, Ratio
+from eval.summary import PolicySummary
 
 _LABEL_WIDTH = 19
 

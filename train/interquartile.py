@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from entmtp_env.interquartile import interquartile_mean
+
 
 class Interval(NamedTuple):
     """A number and its 95 % interval.
@@ -20,19 +22,6 @@ class Interval(NamedTuple):
     value: float
     low: float | None = None
     high: float | None = None
-
-
-def interquartile_mean(scores: npt.ArrayLike) -> float:
-    """Mean of the middle half of all scores: a quarter, rounded down, is left out at either end.
-
-    Raises:
-        ValueError: When there is no score.
-    """
-    ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
-    if not ordered.size:
-        raise ValueError("an interquartile mean needs at least one score")
-    quarter = ordered.size // 4
-    return float(ordered[quarter : ordered.size - quarter].mean())
 
 
 def over_seeds(scores: npt.ArrayLike, samples: int = 2_000, seed: int = 0) -> Interval:
@@ -53,7 +42,7 @@ def over_seeds(scores: npt.ArrayLike, samples: int = 2_000, seed: int = 0) -> In
     table = np.asarray(scores, dtype=np.float64)
     if table.ndim != 2 or not table.size:
         raise ValueError(f"scores must be (seeds, texts), at least one of each; got {table.shape}")
-    value = interquartile_mean(table)
+    value = float(interquartile_mean(table))
     if len(table) < 2:
         return Interval(value)
     rng = np.random.default_rng(seed)

@@ -23,6 +23,16 @@ def test_so_is_one_of_staged_policies(tiny_files):
     assert inconsistencies(load_results(staged_results(tiny_files))) == []
 
 
+def test_and_one_whose_summary_is_of_an_earlier_version(folder):
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text())
+    for row in (row for rows in summary["sets"].values() for row in rows):
+        for name in ("versus_baseline_with_prefill", "interquartile_ratio", "improvement"):
+            del row[name]
+    path.write_text(json.dumps(summary))
+    assert inconsistencies(load_results(folder)) == []
+
+
 def test_so_is_one_of_another_environment(config):
     settings = config()
     compare(settings)

@@ -2,7 +2,8 @@ from rich.console import Console
 
 from eval.paper_claims import Claim
 from eval.paper_table import claim_line, paper_table
-from eval.statistics import Ratio, summarise
+from eval.statistics import Ratio
+from eval.summary import summarise
 
 
 def test_a_task_that_the_paper_does_not_report_has_no_columns_of_it(episode):

@@ -9,7 +9,7 @@ from matplotlib.text import Text
 from entmtp_env.figures import save_figure
 from entmtp_env.trees import default_bank
 from eval.plot import comparison_figure
-from eval.statistics import summarise
+from eval.summary import summarise
 
 TREES = tuple(f"tree{k}" for k in range(10))
 LONG = "mypkg.mymodule:MyPolicy,score=deep_path_value,on=0.4,off=0.3,small=tree-4x2,large=tree-31x4"

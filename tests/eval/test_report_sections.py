@@ -6,8 +6,8 @@ import pytest
 from eval.interleave import Run
 from eval.page import tree_colours
 from eval.report_sections import make_section
-from eval.statistics import summarise
 from eval.stored import StoredRun
+from eval.summary import summarise
 from eval.watch import StepDetail
 
 SETTINGS = {"baseline": "hydra-default", "bootstrap_samples": 300, "seed": 0}

@@ -2,8 +2,9 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.stats import trim_mean
 
-from eval.statistics import Ratio, summarise, throughput_ratio
+from eval.statistics import Ratio, improvement, interquartile_ratio, rate_gap, throughput_ratio
 
 
 def test_the_value_is_a_ratio_of_sums_not_a_mean_of_ratios():
@@ -70,56 +71,64 @@ def test_one_prompt_has_no_interval():
 
 @pytest.mark.parametrize("columns", [([], [], [], []), ([1, 2], [1, 2], [1], [1]), (1, 1, 1, 1)])
 def test_unpaired_columns_are_refused(columns):
-    with pytest.raises(ValueError, match="one length"):
-        throughput_ratio(*columns)
+    for statistic in (throughput_ratio, interquartile_ratio, improvement, rate_gap):
+        with pytest.raises(ValueError, match="one length"):
+            statistic(*columns)
 
 
 @pytest.fixture
-def two(episode):
-    """Autoregressive decoding, and a policy "p" that is twice as fast without policy time and prefill."""
-    plain = [episode(q, *[(0, 1, 0.1)] * 6, prefill=0.6, text=q) for q in ("a", "b")]
-    steps = {"a": [(1, 3, 0.1), (2, 3, 0.2)], "b": [(1, 2, 0.1), (1, 2, 0.1), (2, 2, 0.1)]}
-    fast = [
-        episode(q, *steps[q], policy_seconds=0.02, prefill=0.6, text="a" if q == "a" else "other")
-        for q in "ab"
-    ]
-    return {"autoregressive": plain, "p": fast}
+def columns():
+    """Tokens and seconds of two policies on six prompts; on the first, both take the same."""
+    draw = np.random.default_rng(5)
+    tokens, other_tokens = draw.integers(10, 90, (2, 6)).astype(float)
+    seconds, other_seconds = draw.uniform(1, 3, (2, 6))
+    other_tokens[0], other_seconds[0] = tokens[0], seconds[0]
+    return tokens, seconds, other_tokens, other_seconds
 
 
-def test_a_summary_in_closed_form(two):
-    plain, fast = summarise(two, "p", samples=50)
-    assert (fast.policy, fast.prompts, fast.tokens, fast.steps) == ("p", 2, 12, 5)
-    assert fast.seconds == pytest.approx(0.6 + 5 * 0.02)
-    assert fast.tokens_per_second == pytest.approx(12 / 0.7)
-    assert fast.tokens_per_second_with_prefill == pytest.approx(12 / 1.9)
-    assert fast.tau == pytest.approx(12 / 5)
-    assert fast.rho.value == pytest.approx((12 / 0.7) / (12 / 1.2))
-    assert fast.rho_with_prefill.value == pytest.approx((12 / 1.9) / (12 / 2.4))
-    assert plain.versus_baseline.value == pytest.approx(0.7 / 1.2)
-    assert (plain.rho, fast.versus_baseline) == (Ratio(1, 1, 1), Ratio(1, 1, 1))
-    assert fast.switch_rate == pytest.approx(2 / 3)
-    assert fast.policy_microseconds == pytest.approx(20_000)
-    assert fast.policy_share == pytest.approx(0.1 / 0.7)
-    assert fast.draft_share == pytest.approx(0.25 * 0.6 / 0.7)
-    assert fast.verify_share == pytest.approx(0.5 * 0.6 / 0.7)
-    assert (plain.same_texts, fast.same_texts) == (2, 1)
-    assert fast.trees == {"tree1": 3, "tree2": 2}
+CLOSED_FORMS = {
+    interquartile_ratio: lambda a, b, c, d: trim_mean((a / b) / (c / d), 0.25),
+    improvement: lambda a, b, c, d: np.mean((a / b > c / d) + 0.5 * (a / b == c / d)),
+    rate_gap: lambda a, b, c, d: a.sum() / b.sum() - c.sum() / d.sum(),
+}
 
 
-def test_texts_of_one_step_never_switch(episode):
-    (only,) = summarise({"autoregressive": [episode("a", (0, 1, 0.1))]}, "autoregressive")
-    assert only.switch_rate == 0
+@pytest.mark.parametrize("statistic", CLOSED_FORMS)
+def test_a_statistic_is_its_closed_form_and_its_interval_that_of_all_resamples(statistic, columns):
+    if statistic is rate_gap:
+        columns = [np.ceil(column) for column in columns]
+    closed = CLOSED_FORMS[statistic]
+    every = np.array([closed(*(c[list(k)] for c in columns)) for k in itertools.product(range(6), repeat=6)])
+    found = statistic(*columns, samples=50_000)
+    assert found.value == pytest.approx(closed(*columns))
+    assert np.mean(every < found.low - 1e-9) <= 0.03
+    assert np.mean(every <= found.low + 1e-9) >= 0.02
+    assert np.mean(every > found.high + 1e-9) <= 0.03
+    assert np.mean(every >= found.high - 1e-9) >= 0.02
 
 
-def test_other_prompts_are_refused(two):
-    with pytest.raises(ValueError, match="'p' and 'autoregressive' ran different prompts"):
-        summarise(two | {"p": two["p"][::-1]}, "p")
-    with pytest.raises(ValueError, match="different prompts"):
-        summarise(two | {"p": two["p"][:1]}, "p")
+def test_the_interquartile_ratio_is_of_the_middle_half_of_the_prompts():
+    ones = np.ones(8)
+    assert interquartile_ratio(range(1, 9), ones, ones, ones).value == (3 + 4 + 5 + 6) / 4
+    # A long text and a slow one weigh no more than others.
+    assert interquartile_ratio([2, 2, 2, 2e6], [1, 1, 1, 1e6], [1, 1, 1, 50], [1, 1, 1, 1]).value == 2
+    assert interquartile_ratio([6], [2], [4], [4]) == Ratio(3.0, None, None)
 
 
-@pytest.mark.parametrize("missing", ["autoregressive", "p"])
-def test_what_is_divided_by_must_be_there(two, missing):
-    del two[missing]
-    with pytest.raises(ValueError, match=f"no episodes of {missing}"):
-        summarise(two, "p")
+def test_improvement_counts_prompts_and_ties_half():
+    ones = np.ones(4)
+    assert improvement([2, 1, 3, 0.5], ones, ones, ones).value == (1 + 0.5 + 1 + 0) / 4
+    # Not the size of a win.
+    assert improvement([9, 0.9, 0.9, 0.9], ones, ones, ones).value == 0.25
+    assert improvement(ones, ones, ones, ones) == Ratio(0.5, 0.5, 0.5)
+    assert improvement(2 * ones, ones, ones, ones) == Ratio(1, 1, 1)
+
+
+def test_a_rate_weighs_prompts_by_their_units():
+    assert rate_gap([3, 256], [3, 256], [0, 128], [3, 256]).value == pytest.approx(1 - 128 / 259)
+    # What a prompt adds to both cancels.
+    difficulty = np.random.default_rng(6).lognormal(0, 1, 20)
+    shifted = rate_gap(difficulty + 1, np.full(20, 10), difficulty, np.full(20, 10))
+    assert (shifted.low, shifted.high) == pytest.approx((0.1, 0.1))
+    # Of nothing there is nothing.
+    assert rate_gap([0, 0], [0, 0], [1, 0], [2, 0]).value == -0.5

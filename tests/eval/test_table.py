@@ -1,7 +1,7 @@
 import pytest
 from rich.console import Console
 
-from eval.statistics import summarise
+from eval.summary import summarise
 from eval.table import comparison_table
 
 LONG = "mypkg.mymodule:MyPolicy,score=deep_path_value,on=0.4,off=0.3"
