@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_specs
 from eval.replay_table import ratio_cell
 from eval.statistics import Ratio, throughput_ratio
 from policies import Episode
@@ -18,10 +18,11 @@ from policies import Episode
 _LABEL_WIDTH = 24
 
 LEGEND = (
-    "tok/s without the policy's own time; [low, high]: paired bootstrap over prompts, 95 %; other accept: "
-    "live steps that accept another number of drafts when the same trees are replayed; other tree: steps at "
-    "which the policy chooses another tree in the replay, as may one that hashes what it observes (random) "
-    "or is at a threshold; other text: live texts that depart from the recorded ones"
+    "tok/s without the policy's own time; [low, high]: paired bootstrap over prompts, 95 %, with the seconds "
+    "of a step as they were measured: how far those are off is not in it; other accept: live steps that "
+    "accept another number of drafts when the same trees are replayed; other tree: steps at which the policy "
+    "chooses another tree in the replay, as may one that hashes what it observes (random) or is at a "
+    "threshold; other text: live texts that depart from the recorded ones"
 )
 """What the columns mean; said once below the table."""
 
@@ -122,9 +123,10 @@ def gap_table(title: str, gaps: Sequence[Gap]) -> Table:
     headers = ("live\ntok/s", "replayed\ntok/s", "replayed ÷\nlive", "steps", "other\naccept", "other\ntree")
     for header in (*headers, "other\ntext"):
         table.add_column(header, justify="right", no_wrap=True)
+    labels = label_specs(gap.policy for gap in gaps)
     for gap in gaps:
         table.add_row(
-            escape(fold_spec(gap.policy, _LABEL_WIDTH)),
+            escape(fold_spec(labels[gap.policy], _LABEL_WIDTH)),
             f"{gap.live_tokens_per_second:.1f}",
             f"{gap.replayed_tokens_per_second:.1f}",
             ratio_cell(gap.ratio),

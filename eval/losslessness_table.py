@@ -8,7 +8,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_specs
 from eval.losslessness_scores import BOUND, Losses
 from eval.statistics import REFERENCE, Ratio
 
@@ -40,9 +40,10 @@ def losslessness_table(prompts: str, rows: Sequence[Losses]) -> Table:
     table.add_column("policy", no_wrap=True)
     for header in ("nats", "gap", f"±{BOUND}", "same", "margin\nmedian", "margin\nlargest"):
         table.add_column(header, justify="right", no_wrap=True)
+    labels = label_specs(row.policy for row in rows)
     for row in rows:
         table.add_row(
-            escape(fold_spec(row.policy, _LABEL_WIDTH)),
+            escape(fold_spec(labels[row.policy], _LABEL_WIDTH)),
             f"{row.nats:.4f}",
             escape(gap_text(row.gap)),
             row.verdict,

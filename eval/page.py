@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from eval.interleave import Run
-from eval.labels import fold_spec
+from eval.labels import label_specs
 from eval.watch import nodes_per_depth
 
 _TEMPLATES = jinja2.Environment(
@@ -21,7 +21,16 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
 )
-_TEMPLATES.filters["label"] = lambda spec: fold_spec(spec, len(spec))
+
+
+@jinja2.pass_context
+def _label(context: jinja2.runtime.Context, spec: str) -> str:
+    """A row by its label, where the context has one in ``labels``."""
+    label: str = context["labels"].get(spec, spec)
+    return label
+
+
+_TEMPLATES.filters["label"] = _label
 
 
 def render_page(template: str, **context: Any) -> str:
@@ -55,12 +64,13 @@ def trace_data(runs: Mapping[str, Sequence[Run]], colours: Mapping[str, str]) ->
         also its nodes a depth and the parent of each node.
     """
     index = {tree: i for i, tree in enumerate(colours)}
+    labels = label_specs(runs)
     prompts = []
     for own in zip(*runs.values(), strict=True):
         texts = list(dict.fromkeys(run.episode.text for run in own))
         rows = [
             {
-                "policy": fold_spec(run.policy, len(run.policy)),
+                "policy": labels[run.policy],
                 "text": texts.index(run.episode.text),
                 "steps": _steps(run, index),
             }

@@ -8,7 +8,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_specs
 from eval.paper_claims import Claim
 from eval.paper_numbers import PAPER
 from eval.statistics import Ratio
@@ -48,9 +48,10 @@ def paper_table(
     for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
     best = max(summaries, key=lambda row: row.tokens_per_second_with_prefill)
+    labels = label_specs(row.policy for row in summaries)
     for row in summaries:
         method = methods.get(row.policy, "")
-        spec = fold_spec(row.policy, _LABEL_WIDTH)
+        spec = fold_spec(labels[row.policy], _LABEL_WIDTH)
         label = f"{method}\n{spec}" if method else spec
         cells = [
             ("★ " if row is best else "  ") + escape(label).replace("\n", "\n  "),

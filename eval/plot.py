@@ -13,7 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_specs
 from eval.statistics import REFERENCE
 from eval.summary import PolicySummary
 
@@ -38,7 +38,7 @@ def comparison_figure(sets: Mapping[str, Sequence[PolicySummary]], trees: Sequen
         trees: Names of the bank's trees in order, the order of the stacks.
     """
     policies = [row.policy for row in next(iter(sets.values()))]
-    labels = [fold_spec(policy, _LABEL_WIDTH) for policy in policies]
+    labels = [fold_spec(label, _LABEL_WIDTH) for label in label_specs(policies).values()]
     lines = sum(max(len(sets), label.count("\n") + 1) for label in labels)
     figure = Figure(
         figsize=(11, 2.2 + 0.22 * lines + 0.14 * len(policies)),

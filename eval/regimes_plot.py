@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_specs
 from eval.regimes_analysis import CLASSIFIED, FAMILIES, TaskRegimes
 from eval.regimes_statistics import Estimate
 from eval.regimes_table import PAPER_AUROC
@@ -58,6 +58,7 @@ def regimes_figure(tasks: Mapping[str, TaskRegimes]) -> Figure:
 def _draw(axes: Axes, tasks: Mapping[str, Sequence[Estimate | None]]) -> None:
     """A row of points for each estimate, one point a task; what is undefined is left out."""
     colours = mpl.colormaps["viridis"](np.linspace(0, 0.85, len(tasks)))
+    labels = label_specs(tasks)
     for i, ((task, estimates), colour) in enumerate(zip(tasks.items(), colours, strict=True)):
         offset = 0.7 * ((i + 0.5) / len(tasks) - 0.5)
         rows = [(y + offset, own) for y, own in enumerate(estimates) if own is not None]
@@ -71,7 +72,7 @@ def _draw(axes: Axes, tasks: Mapping[str, Sequence[Estimate | None]]) -> None:
             color=colour,
             markersize=4,
             linewidth=1.1,
-            label=fold_spec(task, _LABEL_WIDTH),
+            label=fold_spec(labels[task], _LABEL_WIDTH),
         )
     count = len(next(iter(tasks.values())))
     axes.set_ylim(count - 0.5, -0.5)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from entmtp_env.prompts import SPLITS
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_paths
 from eval.regimes_analysis import FAMILIES, TaskRegimes
 from eval.regimes_statistics import Estimate
 
@@ -20,7 +20,8 @@ PAPER_AUROC = (0.55, 0.70)
 LEGEND = (
     "r: Pearson, with the accept length of the step that follows; ★: the largest |r|; AUROC: telling the "
     "steps that accept no draft, on texts not trained on; within: AUROC among the steps of one text; "
-    "[low, high]: bootstrap over generations, 95 %"
+    "[low, high]: bootstrap over generations, 95 %, for AUROC with the networks as they are: what training "
+    "them anew, or with another seed, would change is not in it"
 )
 """What the tables mean; said once below them."""
 
@@ -132,8 +133,9 @@ def _table(title: str, tasks: Mapping[str, TaskRegimes]) -> Table:
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
     )
     table.add_column("", no_wrap=True)
+    labels = label_paths(tasks)
     for task, own in tasks.items():
-        label = escape(fold_spec(Path(task).name, _LABEL_WIDTH)) + "\n(approximate)" * own.approximate
+        label = escape(fold_spec(labels[task], _LABEL_WIDTH)) + "\n(approximate)" * own.approximate
         table.add_column(label, justify="right", no_wrap=True)
     return table
 

@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_specs
 from eval.statistics import REFERENCE, Ratio
 from eval.summary import PolicySummary
 
@@ -85,9 +85,10 @@ def replay_table(name: str, replayed: ReplayedSet) -> Table:
     for header in ("tok/s", "ρ", "τ", "× best static", "regret", "gap", "µs"):
         table.add_column(header, justify="right", no_wrap=True)
     best = max((s for s in summaries if s.policy not in _ORACLES), key=lambda s: s.tokens_per_second)
+    labels = label_specs(own.policy for own in summaries)
     for row in replayed.rows:
         own = row.summary
-        label = escape(fold_spec(own.policy, _LABEL_WIDTH)).replace("\n", "\n  ")
+        label = escape(fold_spec(labels[own.policy], _LABEL_WIDTH)).replace("\n", "\n  ")
         table.add_row(
             ("★ " if own is best else "  ") + label,
             f"{own.tokens_per_second:.1f}",

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from entmtp_env.files import write_text_atomically
 from entmtp_env.progress import progress_bar
+from eval.labels import label_specs
 from eval.losslessness import load_losslessness
 from eval.losslessness_scores import BOUND
 from eval.page import render_page, tree_colours
@@ -76,6 +77,7 @@ def report(config: Report) -> Path:
         results=results,
         manifest_text=json.dumps(results.manifest, indent=2, ensure_ascii=False),
         sections=sections,
+        labels=label_specs(policy for policies in sets.values() for policy in policies),
         losses=losses,
         bound=BOUND,
         colours=colours,

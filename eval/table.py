@@ -8,7 +8,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_specs
 from eval.statistics import ENOUGH, REFERENCE, Ratio
 from eval.summary import PolicySummary
 
@@ -51,10 +51,11 @@ def comparison_table(prompts: str, summaries: Sequence[PolicySummary], baseline:
     for header in ("switch", "policy\nµs", "same\ntext"):
         table.add_column(header, justify="right", no_wrap=True)
     best = max(summaries, key=lambda row: row.tokens_per_second)
+    labels = label_specs(row.policy for row in summaries)
     for row in summaries:
         cells = [
             ("★ " if row is best else "  ")
-            + escape(fold_spec(row.policy, _LABEL_WIDTH)).replace("\n", "\n  "),
+            + escape(fold_spec(labels[row.policy], _LABEL_WIDTH)).replace("\n", "\n  "),
             f"{row.tokens_per_second:.1f}",
             _ratio(row.rho, digits=2),
             f"{row.tau:.2f}",

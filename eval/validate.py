@@ -20,7 +20,7 @@ from entmtp_env.progress import progress_bar
 from eval.consistency import inconsistencies
 from eval.environment import make_live_env
 from eval.interleave import EvaluationError, Run, warm_up
-from eval.labels import fold_spec
+from eval.labels import fold_spec, label_specs
 from eval.stored import StoredResults, StoredRun, load_results
 from eval.watch import watch_episode
 from policies import SchedulingEnv
@@ -262,10 +262,11 @@ def _print(repetitions: list[Repetition], left_out: Collection[str]) -> None:
     table.add_column("policy", no_wrap=True)
     for header in ("episodes", "differ", "tok/s\nrecorded", "tok/s\nlive", "live ÷\nrecorded"):
         table.add_column(header, justify="right", no_wrap=True)
+    labels = label_specs(own.policy for own in repetitions)
     for own in repetitions:
         table.add_row(
             escape(own.prompts),
-            escape(fold_spec(own.policy, _LABEL_WIDTH)),
+            escape(fold_spec(labels[own.policy], _LABEL_WIDTH)),
             str(own.episodes),
             str(len(own.differences)),
             f"{own.tokens / own.seconds:.1f}",

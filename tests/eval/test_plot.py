@@ -105,3 +105,9 @@ def test_only_trees_that_were_used_are_in_the_legend_in_the_order_of_the_bank(ep
     (row,) = summarise({"autoregressive": [episode("a", (3, 1, 0.1), (1, 1, 0.1))]}, "autoregressive")
     figure = comparison_figure({"chat": [row]}, ("tree9", "tree3", "tree2", "tree1", *names))
     assert [text.get_text() for text in figure.legends[1].get_texts()] == ["tree3", "tree1"]
+
+
+def test_rows_are_told_apart_by_where_their_files_are(sets):
+    specs = ("ladder@a/ladder.json", "ladder@b/ladder.json")
+    speed, _ = comparison_figure(sets(specs, ("chat",)), TREES).axes
+    assert [label.get_text() for label in speed.get_yticklabels()] == ["autoregressive", *specs]

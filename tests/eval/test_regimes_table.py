@@ -77,6 +77,11 @@ def test_four_tasks_fit_into_100_columns(task):
         assert "a/long" not in text
 
 
+def test_recordings_of_one_name_are_told_apart(task):
+    text = "".join("".join(lines(auroc_table({"runs/a/x.npz": task(), "runs/b/x.npz": task()}))).split())
+    assert "a/x.npzb/x.npz" in text
+
+
 def test_the_table_of_steps(task):
     rows = {line.split("  ")[0].strip(): line.split() for line in lines(auroc_table({"chat": task()}))}
     assert rows["texts"][-1] == "12"

@@ -59,3 +59,14 @@ def test_one_prompt_shows_no_interval(episode):
     )
     assert "[1" not in rendered(table)
     assert "1.000" in rendered(table)
+
+
+def test_rows_are_told_apart_by_where_their_files_are(episode):
+    own = [episode("a", (0, 1, 0.1))]
+    specs = ("threshold@runs/chat/threshold.json", "threshold@runs/math/threshold.json")
+    rows = summarise(dict.fromkeys(("autoregressive", *specs), own), "autoregressive", samples=50)
+    text = "".join(
+        line[:22].strip(" ★") for line in rendered(comparison_table("x", rows, "autoregressive")).splitlines()
+    )
+    assert "threshold@chat/threshold.json" in text
+    assert "threshold@math/threshold.json" in text
