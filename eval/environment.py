@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -49,6 +51,16 @@ def make_live_env(settings: Mapping[str, Any], prompts: str, env_id: str) -> Sch
         env_id, prompts=prompts, **{key: settings[key] for key in _KEYS if key in keywords}
     )
     return env
+
+
+def environment_manifest(env: SchedulingEnv) -> dict[str, Any]:
+    """What an environment is made of; of one of your own, also the hash of its class's source file."""
+    unwrapped: Any = env.unwrapped
+    manifest = dict(unwrapped.manifest)
+    source = inspect.getsourcefile(type(unwrapped))
+    if source and not type(unwrapped).__module__.startswith("entmtp_env."):
+        manifest["source_fingerprint"] = hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16]
+    return manifest
 
 
 def enter_policies(

@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 from entmtp_env.import_path import NoSuchModuleError, import_object
 from entmtp_env.spec import Spec, parse_spec
 from policies.base import Predictor, SchedulerPolicy, SchedulingEnv
+from policies.named_files import named_files
 from policies.policy_file import PolicyFile
 from policies.shipped import policy_path
 
@@ -120,17 +121,14 @@ def policy_probe(spec: str) -> str | None:
         name, _ = _name_and_argument(parsed)
         if parsed.file is None:
             return None
-        factory, path = _find(name), policy_path(name, parsed.file)
-        if hasattr(factory, "describe_file"):
-            probe: str | None = factory.describe_file(path).probe
-            return probe
-        return None if hasattr(factory, "read_file") else PolicyFile.load(path).probe
+        file = _describe_file(_find(name), policy_path(name, parsed.file))
+        return file.probe if file else None
     except ValueError as error:
         raise ValueError(f"policy {spec!r}: {error}") from error
 
 
 def policy_fingerprint(spec: str) -> str:
-    """Hash of what a spec does not say: of its file, and of the source file of a class of your own.
+    """Hash of what a spec does not say: its file, the source file of a class of your own, what options name.
 
     Args:
         spec: As :func:`make_policy` takes it.
@@ -140,15 +138,20 @@ def policy_fingerprint(spec: str) -> str:
 
     Raises:
         FileNotFoundError: When there is no such file.
-        ValueError: When the policy is unknown.
+        ValueError: When the policy is unknown or its file is damaged.
     """
     parsed = parse_spec(spec)
-    name, _ = _name_and_argument(parsed)
+    name, argument = _name_and_argument(parsed)
+    factory, options = _find(name), {"": argument, **parsed.options}
     sources: list[str | Path] = []
     if parsed.file is not None:
-        sources.append(policy_path(name, parsed.file))
-    if name not in BUILT_IN and (source := inspect.getsourcefile(_find(name))):
+        path = policy_path(name, parsed.file)
+        sources.append(path)
+        if file := _describe_file(factory, path):
+            options = {**file.options, **options}
+    if name not in BUILT_IN and (source := inspect.getsourcefile(factory)):
         sources.append(source)
+    sources += named_files(options)
     if not sources:
         return ""
     return hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
@@ -169,6 +172,14 @@ def _name_and_argument(parsed: Spec) -> tuple[str, str]:
     if name in BUILT_IN:
         return name, argument
     return f"{name}:{argument}" if argument else name, ""
+
+
+def _describe_file(factory: Any, path: Path) -> PolicyFile | None:
+    """What is in a policy file; ``None`` for one that only the class can read."""
+    if hasattr(factory, "describe_file"):
+        described: PolicyFile = factory.describe_file(path)
+        return described
+    return None if hasattr(factory, "read_file") else PolicyFile.load(path)
 
 
 def _read_file(name: str, factory: Any, file_name: str, env: SchedulingEnv) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 import contextlib
+import inspect
 
 import gymnasium
 import pytest
 
 from entmtp_env.decoding.draft_shape import DraftShape
 from entmtp_env.decoding.stages import Stages
-from eval.environment import enter_policies, make_live_env
+from eval.environment import enter_policies, environment_manifest, make_live_env
 from policies.learned import Learned
 from policies.registry import make_policy
 from tests.eval.decoder_env import ENV_ID, DecoderEnv
@@ -45,6 +46,20 @@ gymnasium.register(id="EntMTP/PassesOn-v0", entry_point=PassesOn)
 def test_an_environment_that_passes_keywords_on_gets_those_of_the_bank(config, prompt_file):
     env = make_live_env(vars(config(max_new_tokens=7)), prompt_file(2), "EntMTP/PassesOn-v0").unwrapped
     assert env.max_tokens == 7
+
+
+def test_the_manifest_of_an_environment_of_ones_own_has_its_source(
+    tiny_files, config, prompt_file, monkeypatch, tmp_path
+):
+    live = make_live_env(vars(config()) | tiny_files.kwargs, tiny_files.prompts, "EntMTP/Live-v0")
+    assert environment_manifest(live) == live.unwrapped.manifest
+    own = make_live_env(vars(config()), prompt_file(2), ENV_ID)
+    first = environment_manifest(own)
+    assert first == own.unwrapped.manifest | {"source_fingerprint": first["source_fingerprint"]}
+    source = tmp_path / "changed.py"
+    source.write_text("changed = True")
+    monkeypatch.setattr(inspect, "getsourcefile", lambda kind: str(source))
+    assert environment_manifest(own)["source_fingerprint"] not in ("", first["source_fingerprint"])
 
 
 @pytest.fixture

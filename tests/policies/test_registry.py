@@ -147,10 +147,10 @@ def test_predict_of_a_custom_policy_is_batched(env, module):
 def test_the_fingerprint_of_a_policy_is_that_of_what_it_is_read_from(env, module, tmp_path):
     assert policy_fingerprint("threshold:on=0.5") == ""
     path = tmp_path / "threshold.json"
-    path.write_text("{}")
+    PolicyFile("threshold", env.bank.fingerprint).save(path)
     first = policy_fingerprint(f"threshold@{path}")
     assert policy_fingerprint(f"threshold:on=0.5@{path}") == first != ""
-    path.write_text("{ }")
+    path.write_text(path.read_text() + "\n")
     assert policy_fingerprint(f"threshold@{path}") not in ("", first)
     own = policy_fingerprint(f"{module}:Duck")
     with (tmp_path / f"{module}.py").open("a") as file:
@@ -158,3 +158,24 @@ def test_the_fingerprint_of_a_policy_is_that_of_what_it_is_read_from(env, module
     assert policy_fingerprint(f"{module}:Duck") not in ("", own)
     with pytest.raises(FileNotFoundError):
         policy_fingerprint("threshold@no-such-file.json")
+
+
+def test_the_fingerprint_covers_the_files_that_options_name(env, module, tmp_path):
+    costs, other = tmp_path / "costs.json", tmp_path / "other.json"
+    costs.write_text("1")
+    other.write_text("1")
+    PolicyFile("staged-threshold", env.bank.fingerprint, {"costs": [str(costs)]}).save("policy.json")
+    named = (
+        f"staged-threshold:costs={costs}",
+        f"staged-threshold:costs=analytic:{costs}|node=0.1",
+        f"oracle:{costs}",
+        f"{module}:Duck,where={costs}",
+        "staged-threshold@policy.json",
+    )
+    unnamed = ("staged-threshold:costs=auto", f"staged-threshold:costs={other}@policy.json")
+    before = [[policy_fingerprint(spec) for spec in specs] for specs in (named, unnamed)]
+    assert "" not in before[0]
+    costs.write_text("2")
+    after = [[policy_fingerprint(spec) for spec in specs] for specs in (named, unnamed)]
+    assert all(old != new for old, new in zip(before[0], after[0], strict=True))
+    assert before[1] == after[1]
