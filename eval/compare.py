@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from entmtp_env.decoding.acceptance import make_acceptance
 from entmtp_env.features import Probe
 from entmtp_env.figures import save_figure
 from entmtp_env.provenance import describe_run
-from eval.contest import Contest, Outcome, run_contests
-from eval.environment import enter_policies
+from eval.contest import Contest, Outcome, check_excluded, run_contests
+from eval.environment import enter_policies, environment_manifest
 from eval.interleave import Entrant, EvaluationError, draw_prompts
 from eval.plot import comparison_figure
 from eval.results import ResultFolder
@@ -34,8 +35,9 @@ class Compare:
 
     Prints a table per prompt set: tokens per second, ρ = speed-up over autoregressive decoding by the same
     engine, τ = tokens per step, and the ratio to a baseline, with paired bootstrap 95 % intervals over
-    prompts. Writes steps.jsonl, episodes.jsonl, summary.json, manifest.json and plot.png. Ctrl-C stops it
-    with a table of the prompts that all policies have finished; --resume goes on from there.
+    prompts. Writes steps.jsonl, episodes.jsonl, summary.json, manifest.json and plot.png. Ctrl-C, or an
+    episode that fails, stops it with a table of the prompts that all policies have finished; --resume goes
+    on from there, with --exclude without a prompt that fails again.
 
     Example: python -m eval compare --prompts humaneval:evaluation math:evaluation --num-prompts 20
     --policies threshold:on=0.7 static:tree-8x4 mypkg.mymodule:MyPolicy
@@ -49,6 +51,8 @@ class Compare:
             or half of one, as in chat:evaluation and chat:calibration.
         num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
         max_prompt_tokens: Longer prompts are left out; 0 = none, but those that do not fit are an error.
+        exclude: Prompts to leave out of all rows, by id, such as one that fails; the others keep their seeds,
+            so it may change when a run is resumed.
         baseline: The policy that the others are divided by.
         model: Base model: a known name, a folder or a Hugging Face repository.
         heads: Draft heads: auto, medusa or a checkpoint.
@@ -86,6 +90,7 @@ class Compare:
     prompts: tuple[str, ...] = ("chat:evaluation",)
     num_prompts: int = 0
     max_prompt_tokens: int = 0
+    exclude: tuple[str, ...] = ()
     baseline: str = "hydra-default"
     model: str = "smollm2"
     heads: str = "auto"
@@ -119,8 +124,9 @@ def compare(config: Compare) -> dict[str, list[PolicySummary]]:
         ValueError: When a setting is out of range or unknown, or not that of the run to resume.
         FileNotFoundError: When a model, checkpoint, bank, stages, prompt file or policy file is missing.
         FileExistsError: When the result folder holds results already.
-        EvaluationError: When an episode ends in an error, or a lossless rule in float32 gave different texts;
-            in the latter case the results have been written.
+        EvaluationError: When an episode ends in an error, after the tables of what was finished; or when a
+            lossless rule in float32 gave different texts, after the results have been written.
+        RuntimeError: When a policy or an environment raised, after the tables of what was finished.
         KeyboardInterrupt: On Ctrl-C, after the tables of what was finished.
     """
     check_settings(config)
@@ -129,6 +135,7 @@ def compare(config: Compare) -> dict[str, list[PolicySummary]]:
     with contextlib.ExitStack() as stack:
         # Everything that a typing error can break comes before the first minute of decoding.
         contests = {prompts: _prepare(config, prompts, stack) for prompts in dict.fromkeys(config.prompts)}
+        check_excluded(contests)
         folder = ResultFolder(out, config.overwrite, config.resume)
         manifest = folder.continued(describe_contests(config, contests))
         for contest in contests.values():
@@ -149,7 +156,7 @@ def compare(config: Compare) -> dict[str, list[PolicySummary]]:
     for prompts, rows in summaries.items():
         console.print(comparison_table(prompts, rows, config.baseline))
     console.print(LEGEND, highlight=False, markup=False)
-    print_end(console, out, outcome)
+    print_end(console, config, out, outcome)
     if exact:
         _check_texts(summaries, out)
     return summaries
@@ -197,8 +204,7 @@ def describe_contests(config: Compare, contests: Mapping[str, Contest]) -> dict[
         for row, entrant in contest.entrants.items():
             if entrant.env_id:
                 env_ids[prompts][row] = entrant.env_id
-                unwrapped: Any = entrant.env.unwrapped
-                environments[prompts].setdefault(entrant.env_id, dict(unwrapped.manifest))
+                environments[prompts].setdefault(entrant.env_id, environment_manifest(entrant.env))
     settings = dataclasses.asdict(config) | {"out": config.out and str(config.out)}
     return describe_run() | {
         "settings": settings,
@@ -218,21 +224,23 @@ def result_console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 100)
 
 
-def print_end(console: Console, out: Path, outcome: Outcome) -> None:
+def print_end(console: Console, config: Compare, out: Path, outcome: Outcome) -> None:
     """Say where the results are, and how to go on when they are not complete.
 
     Raises:
-        KeyboardInterrupt: When they are not.
+        RuntimeError: When an episode failed.
+        KeyboardInterrupt: When they are not complete otherwise.
     """
-    console.print(f"results: {out}", soft_wrap=True, highlight=False, markup=False)
-    if not outcome.complete:
-        console.print(
-            f"stopped; to go on, run the same command with --resume --out {out}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
-        raise KeyboardInterrupt
+    lines = [f"results: {out}"]
+    if outcome.stopped is not None:
+        lines.append(f"stopped; to go on, run the same command with --resume --out {out}")
+    if isinstance(outcome.stopped, RuntimeError):
+        excluded = shlex.join([*config.exclude, outcome.prompt_id])
+        lines.append(f"to go on without the prompt that failed, add --exclude {excluded}, too")
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    if outcome.stopped is not None:
+        raise outcome.stopped
 
 
 def _prepare(config: Compare, prompts: str, stack: contextlib.ExitStack) -> Contest:
@@ -258,7 +266,7 @@ def make_contest(config: Compare, prompts: str, entrants: Mapping[str, Entrant])
     seeds = dict(itertools.islice(short, config.num_prompts or None))
     if not seeds:
         raise ValueError(f"{prompts!r} has no prompt of at most {most} tokens")
-    contest = Contest(entrants, seeds)
+    contest = Contest(entrants, seeds, config.exclude)
     contest.check_room()
     return contest
 

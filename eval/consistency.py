@@ -89,11 +89,10 @@ def _summary(results: StoredResults, summary: Mapping[str, Any]) -> Iterator[str
                 expected.get(prompts, {}).get(policy, {}).pop(name, None)
     for prompts, seeds in results.manifest["prompt_seeds"].items():
         policies = sets.get(prompts, {})
-        short = [policy for policy, runs in policies.items() if len(runs) != len(seeds)]
+        count = len(seeds.keys() - results.settings.get("exclude", ()))
+        short = [policy for policy, runs in policies.items() if len(runs) != count]
         if not policies or short:
-            yield (
-                f"episodes.jsonl lacks episodes of {prompts}, of which the manifest has {len(seeds)} prompts"
-            )
+            yield f"episodes.jsonl lacks episodes of {prompts}, of which the manifest has {count} prompts"
     yield from _differences("summary.json", stored, expected)
 
 

@@ -121,8 +121,8 @@ def interleave_entrants(
             if episode.finish_reason.startswith("error"):
                 raise EvaluationError(
                     f"policy {name!r} on prompt {prompt_id!r} ended with {episode.finish_reason!r} after "
-                    f"{len(episode.steps)} steps; repair the cause or leave that prompt out: an average over "
-                    "the other texts would favour this policy or hurt it"
+                    f"{len(episode.steps)} steps; repair the cause, or leave that prompt out for all "
+                    "policies: an average over the other texts would favour this one or hurt it"
                 )
             if episode.prompt_id != prompt_id:
                 raise EvaluationError(

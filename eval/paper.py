@@ -28,7 +28,7 @@ from eval.compare import (
     result_console,
     result_path,
 )
-from eval.contest import Contest, Outcome, run_contests
+from eval.contest import Contest, Outcome, check_excluded, run_contests
 from eval.environment import enter_policies, make_live_env
 from eval.interleave import Entrant
 from eval.losslessness import load_losslessness
@@ -153,6 +153,7 @@ def paper(config: Paper) -> PaperResult:
             left_out["Medusa"] = f"no Medusa heads ship for {config.model!r}; pass medusa_heads"
         _print_left_out(console, left_out)
         contests = {prompts: _prepare(config, prompts, medusa, stack) for prompts in tasks}
+        check_excluded(contests)
         folder = ResultFolder(out, config.overwrite, config.resume)
         manifest = folder.continued(_manifest(config, contests, left_out))
         for contest in contests.values():
@@ -177,7 +178,7 @@ def paper(config: Paper) -> PaperResult:
                 console.print(loss_line(task_name(prompts), name, row), highlight=False, markup=False)
     console.print(LEGEND, highlight=False, markup=False)
     _print_left_out(console, left_out)
-    print_end(console, out, outcome)
+    print_end(console, config, out, outcome)
     return result
 
 

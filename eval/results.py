@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from entmtp_env.files import full_disk_named, write_text_atomically
 from eval.interleave import Run
-from eval.resume import continued_manifest, keep_finished, stored_part
+from eval.resume import continued_manifest, keep_finished, only_begun, stored_part
 from eval.stored import StoredRun
 from eval.watch import StepDetail
 
@@ -35,7 +35,7 @@ class ResultFolder:
         resume: Keep the episodes that are there already and go on.
 
     Raises:
-        FileExistsError: When it holds results and neither is on.
+        FileExistsError: When it holds results and neither is on, or no comparison that could be resumed.
         ValueError: When both are on, or what is to be kept is damaged.
     """
 
@@ -44,11 +44,14 @@ class ResultFolder:
             raise ValueError("overwrite removes what resume would keep; pass one of them")
         self.path = path
         self._stored = stored_part(path) if resume else None
-        present = [name for name in FILES if (path / name).exists()]
-        if present and not (overwrite or resume):
+        self._kept = {*FILES[:3], LOSSLESSNESS} if self._stored else set()
+        present = [name for name in FILES if (path / name).exists() and (path / name).stat().st_size]
+        if present and not (overwrite or self._stored or (resume and only_begun(path))):
+            what, advice = "", ", or add --overwrite to replace them"
+            if resume:
+                what, advice = "other ", ": there is no comparison to resume"
             raise FileExistsError(
-                f"{path} already holds results ({', '.join(present)}); choose another --out, or add "
-                "--overwrite to replace them"
+                f"{path} already holds {what}results ({', '.join(present)}); choose another --out{advice}"
             )
 
     @property
@@ -62,15 +65,20 @@ class ResultFolder:
         Raises:
             ValueError: When the run to resume was another one.
         """
-        return continued_manifest(self._stored, manifest) if self._stored else manifest
+        if not self._stored:
+            return manifest
+        merged = continued_manifest(self._stored, manifest)
+        if merged["settings"]["exclude"] != self._stored.settings.get("exclude", []):
+            # It is of the prompts that were left before.
+            self._kept.discard(LOSSLESSNESS)
+        return merged
 
     def clear(self) -> None:
         """Make the folder and remove what is replaced; no file of other results may stay beside these."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self._stored:
             keep_finished(self._stored)
-        kept = (*FILES[:3], LOSSLESSNESS) if self._stored else ()
-        for name in {*FILES, REPORT, LOSSLESSNESS}.difference(kept):
+        for name in {*FILES, REPORT, LOSSLESSNESS} - self._kept:
             (self.path / name).unlink(missing_ok=True)
 
     def __enter__(self) -> ResultFolder:

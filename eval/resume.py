@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from entmtp_env.files import atomic_path
-from eval.stored import StoredResults, load_results
+from entmtp_env.files import atomic_path, read_json
+from eval.stored import StoredResults, is_comparison, load_results
 
 _FREE = (
     "time",
@@ -17,6 +17,7 @@ _FREE = (
     "settings.out",
     "settings.overwrite",
     "settings.resume",
+    "settings.exclude",
     "code.commit",
     "code.changed",
 )
@@ -37,8 +38,18 @@ def stored_part(path: Path) -> StoredResults | None:
     return load_results(path) if episodes.is_file() and b"\n" in episodes.read_bytes() else None
 
 
+def only_begun(path: Path) -> bool:
+    """Whether a folder is of a comparison that was stopped within its first text, so that none is lost.
+
+    Raises:
+        ValueError: When its manifest is damaged.
+    """
+    manifest = path / "manifest.json"
+    return manifest.is_file() and not (path / "summary.json").exists() and is_comparison(read_json(manifest))
+
+
 def continued_manifest(stored: StoredResults, now: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of an evaluation that goes on: the first run's, and when it was resumed.
+    """The manifest of an evaluation that goes on: the first run's, what is excluded now, and when it resumed.
 
     Args:
         stored: What is there already.
@@ -69,7 +80,11 @@ def continued_manifest(stored: StoredResults, now: Mapping[str, Any]) -> dict[st
             "another --out"
         )
     resumed = {key: now[key] for key in ("time", "command", "code") if key in now}
-    return {**stored.manifest, "resumed": [*stored.manifest.get("resumed", []), resumed]}
+    return {
+        **stored.manifest,
+        "settings": stored.settings | {"exclude": list(now["settings"].get("exclude", ()))},
+        "resumed": [*stored.manifest.get("resumed", []), resumed],
+    }
 
 
 def keep_finished(stored: StoredResults) -> None:

@@ -78,8 +78,10 @@ class StoredResults:
     def sets(self) -> dict[str, dict[str, list[StoredRun]]]:
         """Episodes by prompt set and policy, on the prompts that every policy has run, in one order.
 
-        A set with no such prompt is left out. The policies are in the order of the command.
+        Prompts that the run excludes are not among them. A set with no such prompt is left out. The policies
+        are in the order of the command.
         """
+        excluded = self.settings.get("exclude", ())
         found: dict[str, dict[str, dict[str, StoredRun]]] = defaultdict(lambda: defaultdict(dict))
         for own in self.runs:
             found[own.prompts][own.run.policy][own.run.episode.prompt_id] = own
@@ -88,7 +90,11 @@ class StoredResults:
         for prompts, policies in found.items():
             if set(order) - set(policies):
                 continue
-            common = [p for p in policies[order[0]] if all(p in policies[name] for name in order)]
+            common = [
+                p
+                for p in policies[order[0]]
+                if p not in excluded and all(p in policies[name] for name in order)
+            ]
             if common:
                 sets[prompts] = {name: [policies[name][p] for p in common] for name in order}
         return sets
@@ -107,7 +113,7 @@ def load_results(path: Path) -> StoredResults:
                 f"{path} has no {name}; pass a folder that 'python -m eval compare' wrote"
             )
     manifest = _read_json(path / "manifest.json")
-    if not _is_comparison(manifest):
+    if not is_comparison(manifest):
         raise ValueError(f"{path / 'manifest.json'} is not of 'python -m eval compare'; pass such a folder")
     steps: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for where, line in _read_lines(path / "steps.jsonl", _STEP):
@@ -131,7 +137,8 @@ def load_results(path: Path) -> StoredResults:
     return StoredResults(path, manifest, tuple(runs), summary)
 
 
-def _is_comparison(manifest: Any) -> bool:
+def is_comparison(manifest: Any) -> bool:
+    """Whether a manifest is that of a comparison, and not of another command."""
     try:
         settings = manifest["settings"]
         names = [settings["baseline"], *settings["policies"]]

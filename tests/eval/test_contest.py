@@ -4,9 +4,10 @@ import json
 import pytest
 
 from eval.compare import Compare, compare
+from eval.consistency import inconsistencies
 from eval.contest import Contest, run_contests
-from eval.interleave import Entrant
-from eval.results import FILES, ResultFolder
+from eval.interleave import Entrant, EvaluationError
+from eval.results import FILES, LOSSLESSNESS, ResultFolder
 from eval.stored import load_results
 from policies import make_policy
 from tests.eval.decoder_env import DecoderEnv
@@ -140,6 +141,73 @@ def test_complete_results_are_summarised_anew(config, decoder):
     assert not [event for event, _ in decoder.log if event == "step"]
 
 
+def seeds_of(out):
+    return {(own.run.policy, own.run.episode.prompt_id): own.run.seed for own in load_results(out).runs}
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_prompt_that_fails_can_be_left_out(config, monkeypatch, capsys, raises):
+    whole = config()
+    compare(whole)
+    fourth = list(dict.fromkeys(prompt_id for _, prompt_id in seeds_of(whole.out)))[3]
+    settings = config(out=whole.out.with_name("cut"))
+    monkeypatch.setattr(DecoderEnv, "broken_on", fourth)
+    if raises:
+        finish = DecoderEnv._info
+
+        def burst(self, *arguments):
+            if finish(self, *arguments)["finish_reason"].startswith("error"):
+                raise ValueError("burst")
+            return finish(self, *arguments)
+
+        monkeypatch.setattr(DecoderEnv, "_info", burst)
+    capsys.readouterr()
+    with pytest.raises(RuntimeError, match=f"on prompt '{fourth}'") as caught:
+        compare(settings)
+    assert isinstance(caught.value, EvaluationError) != raises
+    out = capsys.readouterr().out
+    assert ": 3 prompts" in out
+    assert f"--resume --out {settings.out}" in out
+    assert f"--exclude {fourth}," in out
+
+    (rows,) = compare(dataclasses.replace(settings, resume=True, exclude=(fourth,))).values()
+    assert {row.prompts for row in rows} == {5}
+    expected = {key: seed for key, seed in seeds_of(whole.out).items() if key[1] != fourth}
+    assert seeds_of(settings.out) == expected
+    results = load_results(settings.out)
+    assert results.settings["exclude"] == [fourth]
+    assert inconsistencies(results) == []
+
+    # What was excluded may run after all, and what was stored may be excluded.
+    monkeypatch.undo()
+    (rows,) = compare(dataclasses.replace(settings, resume=True)).values()
+    assert {row.prompts for row in rows} == {6}
+    assert seeds_of(settings.out) == seeds_of(whole.out)
+    (settings.out / LOSSLESSNESS).write_text("of six texts")
+    (rows,) = compare(dataclasses.replace(settings, resume=True, exclude=("q0", "q1"))).values()
+    assert {row.prompts for row in rows} == {4}
+    results = load_results(settings.out)
+    (policies,) = results.sets().values()
+    assert not {"q0", "q1"} & {own.run.episode.prompt_id for runs in policies.values() for own in runs}
+    assert inconsistencies(results) == []
+    assert not (settings.out / LOSSLESSNESS).exists()
+
+
+def test_the_advice_keeps_what_is_excluded_already(config, monkeypatch, capsys):
+    monkeypatch.setattr(DecoderEnv, "broken_on", "q3")
+    with pytest.raises(EvaluationError):
+        compare(config(exclude=("q1",)))
+    assert "--exclude q1 q3," in capsys.readouterr().out
+
+
+def test_what_is_excluded_must_be_there_and_leave_something(config, decoder):
+    with pytest.raises(ValueError, match="exclude='q9' is no prompt"):
+        compare(config(exclude=("q1", "q9")))
+    with pytest.raises(ValueError, match="exclude leaves no prompt"):
+        compare(config(exclude=tuple(f"q{i}" for i in range(6))))
+    assert decoder.log == []
+
+
 def test_prompts_that_may_fill_the_cache_are_named(tiny_files, tmp_path):
     """Prompt i has i + 1 tokens, a text 24 and the largest tree 63 nodes."""
     settings = {
@@ -158,3 +226,5 @@ def test_prompts_that_may_fill_the_cache_are_named(tiny_files, tmp_path):
     (rows,) = compare(Compare(**settings, max_prompt_tokens=3)).values()
     # In float32 a text that the cache had cut would have been an error.
     assert {row.prompts for row in rows} == {3}
+    (rows,) = compare(Compare(**settings, exclude=("t2", "t3", "t4", "t5"), overwrite=True)).values()
+    assert {row.prompts for row in rows} == {2}

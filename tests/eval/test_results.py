@@ -44,6 +44,17 @@ def test_results_are_never_overwritten_unasked(tmp_path, name):
     assert (tmp_path / name).read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_resumed_that_is_no_comparison(tmp_path, name):
+    manifest = {"settings": {"recordings": ["chat"]}}
+    line = {"prompts": "chat", "policy": "random"}
+    (tmp_path / name).write_text(json.dumps(manifest if name == "manifest.json" else line) + "\n")
+    before = (tmp_path / name).read_text()
+    with pytest.raises((FileExistsError, FileNotFoundError), match=r"other results|has no manifest"):
+        ResultFolder(tmp_path, resume=True)
+    assert (tmp_path / name).read_text() == before
+
+
 def test_overwriting_leaves_nothing_of_the_old_results(tmp_path):
     for name in (*FILES, "notes.txt"):
         (tmp_path / name).write_text("old")

@@ -2,12 +2,15 @@ import dataclasses
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from eval.compare import compare
+from eval.replay import Replay, replay
 from eval.resume import continued_manifest, keep_finished, stored_part
 from eval.stored import load_results
 from tests.eval.tiny_results import tiny_results
+from tests.recordings import COSTS, random_recording
 
 
 @pytest.fixture
@@ -96,6 +99,38 @@ def test_resume_needs_a_folder_and_not_overwrite(config):
         compare(config(resume=True, out=None))
     with pytest.raises(ValueError, match="pass one of them"):
         compare(config(resume=True, overwrite=True))
+
+
+def test_results_of_another_command_are_never_resumed(config, decoder, tmp_path):
+    recording = tmp_path / "texts.npz"
+    random_recording(np.random.default_rng(0), depth=4).save(recording)
+    settings = config(resume=True)
+    replay(Replay((str(recording),), ("random",), costs=COSTS, bootstrap_samples=9, out=settings.out))
+    before = {path.name: path.read_bytes() for path in settings.out.iterdir()}
+    assert "summary.json" in before
+    with pytest.raises((FileExistsError, FileNotFoundError, ValueError), match=str(settings.out)):
+        compare(settings)
+    assert {path.name: path.read_bytes() for path in settings.out.iterdir()} == before
+    assert decoder.log == []
+
+
+def test_a_comparison_that_was_killed_in_its_first_text_is_begun_anew(config):
+    settings = config()
+    compare(settings)
+    (settings.out / "summary.json").unlink()
+    for name in ("episodes.jsonl", "steps.jsonl"):
+        (settings.out / name).write_text("")
+    compare(dataclasses.replace(settings, resume=True))
+    assert len(load_results(settings.out).runs) == 4 * 6
+
+
+def test_a_summary_is_not_given_up_for_the_lack_of_its_episodes(config):
+    settings = config()
+    compare(settings)
+    (settings.out / "episodes.jsonl").unlink()
+    with pytest.raises(FileExistsError, match=r"other results .*summary\.json.*no comparison to resume"):
+        compare(dataclasses.replace(settings, resume=True))
+    assert (settings.out / "summary.json").is_file()
 
 
 def test_resuming_nothing_is_a_run(config):
