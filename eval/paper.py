@@ -83,7 +83,8 @@ class Paper(Compare):
             paper has none of the others, nor of these without calibration.
         prompts: The tasks: prompt sets as in compare.
         num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
-        baseline: The policy that the others are divided by in summary.json.
+        baseline: The policy that the others are divided by: one of the rows, or auto for EntMTP*, or Hydra
+            without it.
         medusa_heads: Medusa heads: a checkpoint, or auto for those that ship for the model; the row is left
             out when none do.
         acceptance: Acceptance rule.
@@ -109,7 +110,7 @@ class Paper(Compare):
     )
     num_prompts: int = 100
     max_prompt_tokens: int = 1400
-    baseline: str = HYDRA
+    baseline: str = "auto"
     medusa_heads: str = "auto"
     acceptance: str = "typical:temperature=0.7,epsilon=0.09,alpha=0.3"
     max_new_tokens: int = 256
@@ -144,6 +145,9 @@ def paper(config: Paper) -> PaperResult:
         KeyboardInterrupt: On Ctrl-C, after the tables of what was finished.
     """
     check_settings(config)
+    if config.baseline == "auto":
+        calibrated = (row for row in config.policies if method(row) == "EntMTP*")
+        config = dataclasses.replace(config, baseline=next(calibrated, HYDRA))
     out = result_path(config, "paper")
     console = result_console()
     with contextlib.ExitStack() as stack:
@@ -168,7 +172,7 @@ def paper(config: Paper) -> PaperResult:
             save_figure(out / "plot.png", comparison_figure(result.summaries, trees))
     for prompts, rows in result.summaries.items():
         methods = {row.policy: name for row in rows if (name := method(row.policy))}
-        console.print(paper_table(task_name(prompts), prompts, rows, methods))
+        console.print(paper_table(task_name(prompts), prompts, rows, methods, config.baseline))
     for prompts, claims in result.claims.items():
         for claim in claims:
             console.print(claim_line(task_name(prompts), claim), highlight=False, markup=False)

@@ -14,18 +14,18 @@ from eval.paper_numbers import PAPER
 from eval.statistics import Ratio
 from eval.summary import PolicySummary
 
-_LABEL_WIDTH = 26
+_LABEL_WIDTH, _BASELINE_WIDTH = 20, 18
 
 LEGEND = (
-    "tok/s and ρ: prefill and policy's time included; ρ: × Vanilla; τ: tokens per step; [low, high]: paired "
-    "bootstrap over prompts, 95 %; paper: arXiv 2606.27550, Vicuna-7B on an A100. Typical acceptance is not "
-    "lossless: the texts of the rows differ"
+    "tok/s, ρ and ×: prefill and policy's time included; ρ: × Vanilla; τ: tokens per step; [low, high]: "
+    "paired bootstrap over prompts, 95 %; paper: arXiv 2606.27550, Vicuna-7B on an A100. Typical acceptance is "
+    "not lossless: the texts of the rows differ"
 )
 """What the columns mean; said once below all tables."""
 
 
 def paper_table(
-    task: str, prompts: str, summaries: Sequence[PolicySummary], methods: Mapping[str, str]
+    task: str, prompts: str, summaries: Sequence[PolicySummary], methods: Mapping[str, str], baseline: str
 ) -> Table:
     """Build the table of one task.
 
@@ -34,6 +34,7 @@ def paper_table(
         prompts: The prompt set.
         summaries: One row each, at least one.
         methods: The paper's name of each row, by the row's own; rows of others are not in it.
+        baseline: The row that the others are compared with.
     """
     reported = PAPER.get(task, {})
     table = Table(
@@ -44,8 +45,9 @@ def paper_table(
         collapse_padding=True,
     )
     table.add_column("method", no_wrap=True)
-    headers = ("tok/s", "ρ", "τ", *(("paper\ntok/s", "paper\nρ", "paper\nτ") if reported else ()))
-    for header in headers:
+    versus = escape(methods.get(baseline) or fold_spec(baseline, _BASELINE_WIDTH))
+    theirs_too = ("paper\ntok/s", "paper\nρ", "paper\nτ") if reported else ()
+    for header in ("tok/s", "ρ", "τ", f"× {versus}", *theirs_too):
         table.add_column(header, justify="right", no_wrap=True)
     best = max(summaries, key=lambda row: row.tokens_per_second_with_prefill)
     labels = label_specs(row.policy for row in summaries)
@@ -58,6 +60,7 @@ def paper_table(
             f"{row.tokens_per_second_with_prefill:.1f}",
             _ratio(row.rho_with_prefill),
             f"{row.tau:.2f}",
+            _ratio(row.versus_baseline_with_prefill, digits=3),
         ]
         if theirs := reported.get(method):
             cells += [f"{theirs.tokens_per_second:.1f}", f"{theirs.rho:.2f}", f"{theirs.tau:.2f}"]
@@ -73,7 +76,7 @@ def claim_line(task: str, claim: Claim) -> str:
     )
 
 
-def _ratio(ratio: Ratio) -> str:
+def _ratio(ratio: Ratio, digits: int = 2) -> str:
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f}"
-    return f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+        return f"{ratio.value:.{digits}f}"
+    return f"{ratio.value:.{digits}f} [{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]"

@@ -8,6 +8,7 @@ import pytest
 from entmtp_env.decoding import save_heads
 from entmtp_env.prompt_sources import PromptsUnavailableError
 from entmtp_env.trees import default_bank
+from eval.consistency import inconsistencies
 from eval.losslessness import Losslessness, losslessness
 from eval.paper import HYDRA, MEDUSA, Paper, method, paper, task_name
 from eval.results import FILES
@@ -94,15 +95,32 @@ def test_the_table_has_the_methods_with_the_papers_numbers_beside(settings, caps
         ("Hydra", rows[2], ("102.4", "2.87", "2.86")),
         ("EntMTP*", rows[3], ("109.7", "3.07", "3.08")),
         ("EntMTP^τ", rows[4], ("112.0", "3.13", "3.02")),
-        ("EntMTP-l", rows[5], (f"{rows[5].tau:.2f}",)),
-        ("random", rows[6], (f"{rows[6].tau:.2f}",)),
+        ("EntMTP-l", rows[5], (f"{rows[5].versus_baseline_with_prefill.high:.3f}]",)),
+        ("random", rows[6], (f"{rows[6].versus_baseline_with_prefill.high:.3f}]",)),
     ):
         (line,) = [
             line.replace("★", "").split() for line in lines if line.replace("★", " ").split()[:1] == [name]
         ]
         assert line[1] == f"{row.tokens_per_second_with_prefill:.1f}"
+        assert f"{row.tau:.2f}" in line
         assert tuple(line[-len(reported) :]) == reported
     assert {path.name for path in config.out.iterdir()} == set(FILES)
+
+
+def test_rows_are_divided_by_entmtp_star_unless_told(settings, capsys):
+    config = settings(policies=("random", *settings().policies))
+    (rows,) = paper(config).summaries.values()
+    by_name = {row.policy: row for row in rows}
+    star = by_name[config.policies[1]]
+    for row in rows:
+        expected = row.tokens_per_second_with_prefill / star.tokens_per_second_with_prefill
+        assert row.versus_baseline_with_prefill.value == pytest.approx(expected)
+    assert "× EntMTP*" in capsys.readouterr().out
+    assert load_results(config.out).settings["baseline"] == star.policy
+    assert inconsistencies(load_results(config.out)) == []
+    for changes in ({"policies": ("random",)}, {"baseline": HYDRA}):
+        paper(settings(overwrite=True, **changes))
+        assert "× Hydra" in capsys.readouterr().out
 
 
 def test_medusa_decodes_with_its_own_heads_and_tree(settings):
@@ -280,5 +298,5 @@ def test_on_real_engines_all_rows_run_and_perplexity_is_claimed(tiny_files, cali
     paper(dataclasses.replace(config, resume=True))
     lines = [line for line in capsys.readouterr().out.splitlines() if "nats per token of Vanilla" in line]
     # Greedy texts are all the same.
-    for line, name in zip(lines, ("Hydra", "Medusa", "EntMTP*"), strict=True):
+    for line, name in zip(lines, ("EntMTP*", "Medusa", "Hydra"), strict=True):
         assert line.startswith(f"prompts: {name} within 0.02 nats per token of Vanilla: holds (+0.0000 [")
