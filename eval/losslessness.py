@@ -24,7 +24,7 @@ from entmtp_env.models import load_pretrained
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompt_queue import PromptQueue
 from entmtp_env.prompts import encode_prompt, load_prompts
-from eval.losslessness_scores import Losses, TextScorer, departure, summarise_losses
+from eval.losslessness_scores import Losses, TextScore, TextScorer, departure, repetitions, summarise_losses
 from eval.losslessness_table import LEGEND, losslessness_table
 from eval.results import LOSSLESSNESS
 from eval.statistics import REFERENCE, Ratio
@@ -36,9 +36,10 @@ class Losslessness:
     """Score the texts of a comparison under its base model.
 
     Prints, for each row of each prompt set, nats per token and their difference to autoregressive decoding's,
-    how many texts are autoregressive decoding's token for token, and how narrow the choice was where the
-    others depart: a lossless rule departs at near-ties only. Writes losslessness.json into the folder, where
-    "python -m eval report" and "python -m eval paper --resume" find it.
+    how many texts are autoregressive decoding's token for token, how narrow the choice was where the others
+    depart: a lossless rule departs at near-ties only; and how much the texts repeat themselves. Writes
+    losslessness.json into the folder, where "python -m eval report" and "python -m eval paper --resume" find
+    it.
 
     Example: python -m eval losslessness runs/paper-20260101-120000
 
@@ -83,19 +84,20 @@ def losslessness(config: Losslessness) -> dict[str, list[Losses]]:
         task = bar.add_task("prompts", total=sum(len(policies[REFERENCE]) for policies in sets.values()))
         for prompts, policies in sets.items():
             bar.update(task, description=prompts)
-            nats: dict[str, list[float]] = {policy: [] for policy in policies}
-            margins: dict[str, list[float | None]] = {policy: [] for policy in policies}
+            scored: dict[str, list[TextScore]] = {policy: [] for policy in policies}
             scorers = _scorers(results, prompts, policies[REFERENCE], pretrained.tokenizer, backbone)
-            for scorer, replies in zip(scorers, zip(*texts[prompts].values(), strict=True), strict=True):
-                scores = {reply: scorer.nats(reply) for reply in set(replies)}
+            by_prompt = (zip(*own.values(), strict=True) for own in (policies, texts[prompts]))
+            for scorer, runs, replies in zip(scorers, *by_prompt, strict=True):
+                nats = {reply: scorer.nats(reply) for reply in set(replies)}
                 reference = replies[list(policies).index(REFERENCE)]
-                for policy, reply in zip(policies, replies, strict=True):
+                for policy, own, reply in zip(policies, runs, replies, strict=True):
                     at = departure(reply, reference)
-                    nats[policy].append(scores[reply])
-                    margins[policy].append(None if at is None else scorer.margin(reply[:at]))
+                    margin = None if at is None else scorer.margin(reply[:at])
+                    words = repetitions(own.run.episode.text)
+                    scored[policy].append(TextScore(nats[reply], len(reply), margin, *words))
                 bar.advance(task)
             samples, seed = results.settings["bootstrap_samples"], results.settings["seed"]
-            found[prompts] = summarise_losses(nats, margins, samples, seed)
+            found[prompts] = summarise_losses(scored, samples, seed)
     document = {
         "episodes": _fingerprint(results.path),
         "dtype": str(backbone.dtype).removeprefix("torch."),
@@ -125,7 +127,9 @@ def load_losslessness(path: Path) -> Mapping[str, Sequence[Losses]]:
         episodes = document["episodes"]
         sets = {prompts: [_row(row) for row in rows] for prompts, rows in document["sets"].items()}
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} is damaged ({error!r}); run 'python -m eval losslessness' again") from error
+        raise ValueError(
+            f"{file} is damaged or of an earlier version ({error!r}); run 'python -m eval losslessness' again"
+        ) from error
     if episodes != _fingerprint(path):
         raise ValueError(f"{file} is of other texts; run 'python -m eval losslessness {path}' again")
     return sets
@@ -153,8 +157,10 @@ def _scorers(
 
 
 def _row(row: dict[str, Any]) -> Losses:
-    parts = row | {"gap": Ratio(**row["gap"]), "margins": tuple(row["margins"])}
-    if not all(isinstance(number, (int, float)) for number in (row["nats"], row["texts"], *parts["margins"])):
+    gaps = {name: Ratio(**row[name]) for name in ("gap", "repeated_gap")}
+    parts = row | gaps | {"margins": tuple(row["margins"])}
+    numbers = (row["nats"], row["texts"], row["repeated"], *parts["margins"])
+    if not all(isinstance(number, (int, float)) for number in numbers):
         raise TypeError("not a number")
     return Losses(**parts)
 

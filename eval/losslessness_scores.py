@@ -1,4 +1,4 @@
-"""How far texts are from those of the base model: nats per token, and where and how narrowly they depart."""
+"""How far texts are from those of the base model: in nats, where they depart, and what they repeat."""
 
 from __future__ import annotations
 
@@ -13,12 +13,36 @@ from torch.nn import functional as F
 from entmtp_env.decoding.acceptance import AcceptanceRule, SampleRule
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.noise import gumbel_noise
-from eval.statistics import ENOUGH, REFERENCE, Ratio, throughput_ratio
+from eval.statistics import ENOUGH, REFERENCE, Ratio, rate_gap
 
 BOUND = 0.02
 """Nats per token within which the paper (arXiv 2606.27550) finds perplexity unchanged."""
 
+RUN_WORDS = 4
+"""Words of a run that may occur before in the same text."""
+
 _ROWS = 256
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """One text.
+
+    Attributes:
+        nats: Negative log-likelihood under the base model at temperature 1, over all tokens.
+        tokens: How many.
+        margin: What the two best tokens were apart by where it departs from autoregressive decoding's, in
+            logits; under ``sample`` in logits over temperature plus noise, since their best is what is
+            chosen; ``None`` where it does not depart.
+        repeated: Of its runs of words, how many occurred before in it.
+        runs: How many runs it has.
+    """
+
+    nats: float
+    tokens: int
+    margin: float | None
+    repeated: int
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -28,12 +52,14 @@ class Losses:
     Attributes:
         policy: Its spec.
         texts: How many.
-        nats: Negative log-likelihood per token of the continuation under the base model at temperature 1, the
-            mean over texts; the logarithm of the perplexity.
-        gap: Mean difference of it to autoregressive decoding's, with its paired bootstrap interval.
+        nats: Negative log-likelihood per token under the base model at temperature 1, Σ nats / Σ tokens: the
+            logarithm of the perplexity of the texts.
+        gap: Its difference to autoregressive decoding's, with its paired bootstrap interval.
         same: Texts that are autoregressive decoding's, token for token.
-        margins: For each of the others, what the two best tokens were apart by where it departs, in logits;
-            under ``sample`` in logits over temperature plus noise, since their best is what is chosen.
+        margins: Of each of the others, where it departs.
+        repeated: Share of the runs of :data:`RUN_WORDS` words that occurred before in the same text,
+            Σ repeated / Σ runs.
+        repeated_gap: Its difference to autoregressive decoding's, with its paired bootstrap interval.
     """
 
     policy: str
@@ -42,6 +68,8 @@ class Losses:
     gap: Ratio
     same: int
     margins: tuple[float, ...]
+    repeated: float
+    repeated_gap: Ratio
 
     @property
     def median_margin(self) -> float:
@@ -61,37 +89,48 @@ class Losses:
         return "does not hold" if low > BOUND or high < -BOUND else "undecided"
 
 
-def summarise_losses(
-    nats: Mapping[str, Sequence[float]],
-    margins: Mapping[str, Sequence[float | None]],
-    samples: int,
-    seed: int,
-) -> list[Losses]:
+def summarise_losses(scores: Mapping[str, Sequence[TextScore]], samples: int, seed: int) -> list[Losses]:
     """Summarise the rows of one prompt set.
 
     Args:
-        nats: Nats per token of each text, by row, prompts in one order; autoregressive decoding is a row.
-        margins: Margin of each text at its departure, ``None`` where it does not depart, in the same form.
+        scores: Scores of the texts, by row, prompts in one order; autoregressive decoding is a row.
         samples: Bootstrap resamples.
         seed: Their seed; every row sees the same ones.
     """
-    ones = np.ones(len(nats[REFERENCE]))
     found = []
-    for policy, own in nats.items():
-        difference = np.subtract(own, nats[REFERENCE])
-        departing = [margin for margin in margins[policy] if margin is not None]
+    for policy, own in scores.items():
+        departing = tuple(text.margin for text in own if text.margin is not None)
+        nats, tokens, repeated, runs = _columns(own)
+        other_nats, other_tokens, other_repeated, other_runs = _columns(scores[REFERENCE])
         found.append(
             Losses(
                 policy,
                 len(own),
-                float(np.mean(own)),
-                # A mean is a ratio to ones.
-                throughput_ratio(difference, ones, ones, ones, samples, seed),
+                sum(nats) / sum(tokens),
+                rate_gap(nats, tokens, other_nats, other_tokens, samples, seed),
                 len(own) - len(departing),
-                tuple(departing),
+                departing,
+                sum(repeated) / max(sum(runs), 1),
+                rate_gap(repeated, runs, other_repeated, other_runs, samples, seed),
             )
         )
     return found
+
+
+def _columns(scores: Sequence[TextScore]) -> tuple[list[float], list[int], list[int], list[int]]:
+    return (
+        [text.nats for text in scores],
+        [text.tokens for text in scores],
+        [text.repeated for text in scores],
+        [text.runs for text in scores],
+    )
+
+
+def repetitions(text: str) -> tuple[int, int]:
+    """How many runs of :data:`RUN_WORDS` consecutive words occurred before in a text, and how many it has."""
+    words = text.split()
+    runs = [tuple(words[at : at + RUN_WORDS]) for at in range(len(words) - RUN_WORDS + 1)]
+    return len(runs) - len(set(runs)), len(runs)
 
 
 def departure(text: Sequence[int], reference: Sequence[int]) -> int | None:
@@ -124,14 +163,13 @@ class TextScorer:
 
     @torch.inference_mode()
     def nats(self, text: Sequence[int]) -> float:
-        """Mean negative log-likelihood of a continuation's tokens."""
+        """Negative log-likelihood of a continuation, over all its tokens."""
         hidden, targets = self._hidden(text), self._ids(text)
         parts = zip(hidden.split(_ROWS), targets.split(_ROWS), strict=True)
-        total = sum(
+        return sum(
             float(F.cross_entropy(self._backbone.logits(rows).float(), own, reduction="sum"))
             for rows, own in parts
         )
-        return total / len(text)
 
     @torch.inference_mode()
     def margin(self, text: Sequence[int]) -> float:

@@ -15,7 +15,7 @@ from entmtp_env.files import write_text_atomically
 from entmtp_env.progress import progress_bar
 from eval.labels import label_specs
 from eval.losslessness import load_losslessness
-from eval.losslessness_scores import BOUND
+from eval.losslessness_scores import BOUND, RUN_WORDS
 from eval.page import render_page, tree_colours
 from eval.report_sections import ACCEPTED, make_section
 from eval.results import REPORT
@@ -80,6 +80,7 @@ def report(config: Report) -> Path:
         labels=label_specs(policy for policies in sets.values() for policy in policies),
         losses=losses,
         bound=BOUND,
+        run_words=RUN_WORDS,
         colours=colours,
         accepted=ACCEPTED,
         costs=config.costs,

@@ -80,23 +80,34 @@ def test_every_number_is_that_of_transformers(folder, tiny_files, model, capsys)
             labels[:, : len(prompt)] = -100
             with torch.inference_mode():
                 out = model(ids, labels=labels)
-            nats[policy][prompt_id] = float(out.loss)
+            # Its loss is a mean over tokens.
+            nats[policy][prompt_id] = float(out.loss), len(text)
             if text != reference:
                 at = next(i for i, (a, b) in enumerate(zip(text, reference, strict=False)) if a != b)
                 best, second = out.logits[0, len(prompt) + at - 1].topk(2).values.tolist()
                 margins[policy].append(best - second)
         same[policy] = len(own) - len(margins[policy])
     assert margins["static:tree-4x2"]
+    repeated = {policy: [0, 0] for policy in found}
+    for line in map(json.loads, (folder / "episodes.jsonl").read_text().splitlines()):
+        words = line["text"].split()
+        runs = [words[i : i + 4] for i in range(len(words) - 3)]
+        repeated[line["policy"]][0] += sum(run in runs[:i] for i, run in enumerate(runs))
+        repeated[line["policy"]][1] += len(runs)
     for row in rows:
-        own = nats[row.policy]
-        differences = [own[prompt] - nats["autoregressive"][prompt] for prompt in own]
-        assert row.nats == pytest.approx(np.mean(list(own.values())), abs=1e-5)
-        assert row.gap.value == pytest.approx(np.mean(differences), abs=1e-5)
+        means, lengths = np.array(list(nats[row.policy].values())).T
+        assert row.nats == pytest.approx(np.average(means, weights=lengths), abs=1e-5)
+        assert row.gap.value == pytest.approx(row.nats - rows[0].nats, abs=1e-6)
+        again, runs = repeated[row.policy]
+        assert row.repeated == pytest.approx(again / max(runs, 1))
+        assert row.repeated_gap.value == pytest.approx(row.repeated - rows[0].repeated)
         assert (row.texts, row.same) == (3, same[row.policy])
         assert sorted(row.margins) == pytest.approx(sorted(margins[row.policy]), abs=1e-5)
     printed = capsys.readouterr().out
-    assert f"{rows[1].nats:.4f}" in printed
-    assert f"{rows[1].gap.value:+.4f} [{rows[1].gap.low:+.4f}, {rows[1].gap.high:+.4f}]" in printed
+    for number in (f"{rows[1].nats:.4f}", f"{rows[1].gap.value:+.4f}", f"{rows[1].repeated:.3f}"):
+        assert number in printed
+    for gap, digits in ((rows[1].gap, 4), (rows[1].repeated_gap, 3)):
+        assert f"[{gap.low:+.{digits}f}, {gap.high:+.{digits}f}]" in printed
 
 
 def test_a_lossless_rule_loses_nothing(tiny_files, tmp_path):
@@ -137,7 +148,9 @@ def test_what_was_scored_is_read_back_and_shown(folder):
     assert "Losslessness" in page
     for row in next(iter(found.values())):
         assert f"{row.nats:.4f}" in page
-        assert f"{row.gap.value:+.4f} [{row.gap.low:+.4f}, {row.gap.high:+.4f}]" in page
+        for gap, digits in ((row.gap, 4), (row.repeated_gap, 3)):
+            ends = f"[{gap.low:+.{digits}f}, {gap.high:+.{digits}f}]"
+            assert f"{gap.value:+.{digits}f} {ends}" in page
 
 
 def test_other_texts_than_those_that_were_scored(folder):

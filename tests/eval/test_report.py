@@ -43,6 +43,13 @@ def test_the_page_stands_alone_and_says_it_all(folder, recording, capsys):
         low, high = row["versus_baseline"]["low"], row["versus_baseline"]["high"]
         assert f"{row['versus_baseline']['value']:.2f} [{low:.2f}, {high:.2f}]" in text
         assert f"{row['tau']:.2f}" in text
+        for name, digits in (
+            ("versus_baseline_with_prefill", 3),
+            ("interquartile_ratio", 3),
+            ("improvement", 2),
+        ):
+            value, low, high = (f"{row[name][end]:.{digits}f}" for end in ("value", "low", "high"))
+            assert f"{value} [{low}, {high}]" in text
     for heading in (
         "Speed against accept length",
         "Where the time goes",
