@@ -31,8 +31,15 @@ def save_sealed(
         kind: What it is, such as ``"recording"``.
         header: JSON values, kept as the array ``header`` of UTF-8 bytes.
         arrays: The data, by names other than ``header``.
+
+    Raises:
+        ValueError: When the header has a number that is not finite, which JSON has no word for; nothing is
+            written.
     """
-    text = json.dumps({"kind": kind, **header}, ensure_ascii=False)
+    try:
+        text = json.dumps({"kind": kind, **header}, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(f"{path} is not written: the header of the {kind} is no JSON: {error}") from error
     buffer = io.BytesIO()
     parts: dict[str, Any] = {_HEADER: np.frombuffer(text.encode(), dtype=np.uint8), **arrays}
     np.savez_compressed(buffer, **parts)

@@ -59,6 +59,15 @@ def test_it_replaces_a_file_and_leaves_nothing_beside_it(path):
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float64("nan")])
+def test_a_header_that_could_not_be_loaded_is_not_saved(path, number):
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"sealed\.npz is not written: .* is no JSON"):
+        save_sealed(path, "thing", {"nested": [{"share": number}]}, ARRAYS)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_objects_are_not_saved_as_pickles_that_load(path):
     """Whoever seals a file can put a pickle into it; it is not executed."""
     save_sealed(path, "thing", HEADER, {"evil": np.array([print], dtype=object)})
