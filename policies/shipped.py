@@ -19,7 +19,14 @@ def policy_path(policy: str, file: str) -> Path:
         policy: Name of the policy.
         file: A path, or the name of a bank that a shipped one belongs to, with ``/<variant>`` behind it where
             there are several, as in ``learned@smollm2-pooled/ppo``.
+
+    Raises:
+        FileNotFoundError: When it is a folder.
     """
     bank, _, variant = file.partition("/")
     path = Path(file)
-    return path if path.exists() else shipped_policies().get((variant or policy, bank), path)
+    if not path.is_file():
+        path = shipped_policies().get((variant or policy, bank), path)
+    if path.is_dir():
+        raise FileNotFoundError(f"{path} is a folder, not a policy file; write {policy}@{path}/<file>")
+    return path

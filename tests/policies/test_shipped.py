@@ -67,3 +67,11 @@ def test_a_file_goes_before_a_name(tmp_path, monkeypatch):
     assert policy_path("ladder", "smollm2-x").name == "smollm2-x"
     (tmp_path / "smollm2-x").touch()
     assert policy_path("threshold", "smollm2-x").absolute() == tmp_path / "smollm2-x"
+
+
+def test_a_folder_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2-pooled").mkdir()
+    assert policy_path("threshold", "smollm2-pooled") == shipped_policies()["threshold", "smollm2-pooled"]
+    with pytest.raises(FileNotFoundError, match=r"smollm2-pooled is a folder.*oak@smollm2-pooled/<file>"):
+        policy_path("oak", "smollm2-pooled")
