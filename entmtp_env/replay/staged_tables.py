@@ -50,8 +50,8 @@ class StagedTables:
     def values(self) -> npt.NDArray[np.float64]:
         """Path value of every node, the root's first, ``(R, N + 1)``."""
         values = np.ones((len(self.recording.tokens), self.stages.shape.nodes + 1))
-        for depth, (start, end) in enumerate(self._bounds, start=1):
-            raw, parents = self.drafts.levels[depth - 1]
+        levels = zip(self._bounds, self.drafts.levels, strict=True)
+        for depth, ((start, end), (raw, parents)) in enumerate(levels, start=1):
             above = np.take_along_axis(values, parents, axis=1)
             values[:, start:end] = self.stages.calibrated(depth, raw, above)
         return values

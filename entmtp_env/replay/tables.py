@@ -153,10 +153,12 @@ class ReplayTables:
     def prices(self) -> list[list[tuple[float, float, float]]]:
         """All, draft and verify seconds by tree and committed tokens: :attr:`costs` for one step at a time.
 
-        Plain floats side by side are read in a fraction of the time of an item of each array.
+        Plain floats side by side are read in a fraction of the time of an item of each array. They go as far
+        as the recording does.
         """
+        lengths = slice(int(self.contexts.max()) + 1)
         parts = zip(self.costs.seconds, self.costs.draft_seconds, self.costs.verify_seconds, strict=True)
-        return [list(zip(*(part.tolist() for part in tree), strict=True)) for tree in parts]
+        return [list(zip(*(part[lengths].tolist() for part in tree), strict=True)) for tree in parts]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReplayTables:
         """Itself, since it is read-only: copies of an environment share it."""

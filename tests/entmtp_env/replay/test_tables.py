@@ -50,8 +50,10 @@ def test_every_position_against_the_definitions(seed, cap, capacity):
 def test_prices_are_the_costs_of_one_step():
     recording = random_recording(np.random.default_rng(0))
     tables = ReplayTables.build(recording, load_costs(COSTS), BANK, capacity=30)
+    longest = max(t.prompt_tokens + n for t, n in zip(recording.texts, recording.lengths, strict=True))
     for k, tree in enumerate(BANK):
-        for context in range(31):
+        assert len(tables.prices[k]) == longest + 1 < 31
+        for context in range(longest + 1):
             both, draft, verify = tables.prices[k][context]
             assert both == pytest.approx(seconds(tree, context))
             assert draft == tables.costs.draft_seconds[k, context]
