@@ -14,6 +14,8 @@ AUTOREGRESSIVE = DraftTree("autoregressive")
 """The empty tree: one token per step, a legal action of every bank."""
 
 _FORMAT = 1
+_OF_SPECS = ":,=@|"
+"""What separates the parts of a spec."""
 
 
 class TopologyBank:
@@ -27,7 +29,7 @@ class TopologyBank:
         name: Name of the bank, for tables and manifests.
 
     Raises:
-        ValueError: When two trees share a name.
+        ValueError: When two trees share a name, or one could not be written in a policy's spec.
 
     Example:
         >>> bank = TopologyBank([DraftTree.chain(2)])
@@ -45,6 +47,11 @@ class TopologyBank:
         doubled = sorted({n for n in self.names if self.names.count(n) > 1})
         if doubled:
             raise ValueError(f"bank {name!r}: tree names must be unique, {', '.join(doubled)} is not")
+        if unfit := [n for n in self.names if not _can_be_written(n)]:
+            raise ValueError(
+                f"bank {name!r}: policies name trees in specs, where {', '.join(map(repr, unfit))} cannot be "
+                f"written; a name is no bare number, true or false, and has none of {' '.join(_OF_SPECS)}"
+            )
         for tree in members:
             _ = tree.attends, tree.parents, tree.depths, tree.level_starts, tree.greedy_depth
 
@@ -115,6 +122,16 @@ class TopologyBank:
             return cls(trees, name=document["name"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is not a topology bank: {error!r}") from error
+
+
+def _can_be_written(name: str) -> bool:
+    """Whether a spec that has the name as a value, alone or in a list, is read as that name."""
+    try:
+        float(name)
+    except ValueError:
+        constant = name.lower() in ("", "true", "false")
+        return not constant and name == name.strip() and not set(name) & set(_OF_SPECS)
+    return False
 
 
 def load_bank(name_or_path: str) -> TopologyBank:

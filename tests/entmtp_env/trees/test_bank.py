@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from entmtp_env.spec import Spec, parse_spec
 from entmtp_env.trees import AUTOREGRESSIVE, DraftTree, TopologyBank, default_bank, load_bank
+from policies.options import names
 from tests.tiny import random_tree
 
 WIDE = DraftTree("wide", ((0,), (1,), (1, 0)))
@@ -41,6 +43,29 @@ def test_index(bank):
 def test_names_must_be_unique():
     with pytest.raises(ValueError, match="must be unique, twin is not"):
         TopologyBank([DraftTree("twin", ((0,),)), DraftTree("twin")])
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "16", "1e3", "-.5", "True", "false", "a|b", "a,b", "a:b", "a=b", "a@b", " a", "a\n"]
+)
+def test_names_that_a_spec_would_not_be_read_as_are_refused(name, tmp_path):
+    with pytest.raises(ValueError, match=r"bank 'own': .* cannot be written; a name is no bare") as error:
+        TopologyBank([DraftTree("wide", ((0,), (1,))), DraftTree(name, ((0,),))], "own")
+    assert f"specs, where {name!r} cannot" in str(error.value)
+    path = tmp_path / "bank.json"
+    path.write_text(json.dumps({"format": 1, "name": "own", "trees": [{"name": name, "nodes": [[0]]}]}))
+    with pytest.raises(ValueError, match=r"bank\.json is not a topology bank: .*cannot be written"):
+        TopologyBank.load(path)
+
+
+@given(st.text(st.characters(codec="ascii"), max_size=4))
+def test_names_that_are_not_refused_are_read_back(name):
+    try:
+        TopologyBank([DraftTree(name, ((0,),))])
+    except ValueError:
+        return
+    assert parse_spec(f"static:{name},tree={name}") == Spec("static", name, {"tree": name})
+    assert names("trees", f"{name}|{name}") == (name, name)
 
 
 @settings(deadline=None)
