@@ -23,17 +23,13 @@ class ReplaySB3VecEnv(VecEnv):
 
     It goes through what a ``DummyVecEnv`` of monitored ``ReplayEnv`` goes through with the same seeds, but in
     lock-step. Only where an episode ends does ``infos`` hold anything: the info of the last step,
-    ``terminal_observation``, ``TimeLimit.truncated``, and ``episode`` as ``Monitor`` writes it.
+    ``terminal_observation``, ``TimeLimit.truncated``, and ``episode`` as ``Monitor`` writes it. Whatever else
+    policies read of their environment, such as ``bank``, ``tables`` or ``last_step``, is that of the
+    ``ReplayVectorEnv``.
 
     Args:
         num_envs: N.
         **settings: Those of :class:`~entmtp_env.replay.env.ReplayEnv`.
-
-    Attributes:
-        bank: The trees.
-        feature_names: Name of each column of an observation.
-        prompts: The texts of the recording.
-        manifest: What a result made with this environment depends on.
 
     Raises:
         ValueError: When a setting is wrong, or there is not at least one environment.
@@ -48,12 +44,17 @@ class ReplaySB3VecEnv(VecEnv):
     def __init__(self, num_envs: int = 1, **settings: Any) -> None:
         envs = self._kind(num_envs, AutoresetMode.SAME_STEP, **settings)
         self._envs, self.render_mode = envs, envs.render_mode
-        self.bank, self.feature_names = envs.bank, envs.feature_names
-        self.prompts, self.manifest = envs.prompts, envs.manifest
         self._began = time.time()
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, dtype=np.int64)
         super().__init__(num_envs, envs.single_observation_space, envs.single_action_space)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the replayed environments have, as it is now."""
+        # Copies are asked for names before they have environments.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._envs, name)
 
     def reset(self) -> npt.NDArray[np.float32]:
         """Begin a text in every environment, with the seeds and options set before.

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
+from entmtp_env.decoding.stages import load_stages
 from entmtp_env.replay.env import ReplayEnv
 from entmtp_env.replay.staged_env import StagedReplayEnv
+from entmtp_env.replay.staged_vector_env import StagedReplayVectorEnv
+from entmtp_env.replay.vector_env import ReplayVectorEnv
 from policies import make_policy
+from policies.registry import BUILT_IN
+from policies.shipped import shipped_policies
 from tests.recordings import random_recording
 from tests.staged import staged_settings
 
@@ -18,6 +23,8 @@ monitor = pytest.importorskip("stable_baselines3.common.monitor")
 evaluation = pytest.importorskip("stable_baselines3.common.evaluation")
 
 from entmtp_env.replay.sb3 import ReplaySB3VecEnv, StagedReplaySB3VecEnv  # noqa: E402 - only where there is SB3
+
+FILES = [(name, bank) for name, bank in shipped_policies() if name in BUILT_IN]
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +163,48 @@ def test_wrappers_of_stable_baselines_go_on_top(settings):
                 assert other["episode"]["r"] == pytest.approx(returns[-1], rel=1e-5)
                 assert other["episode"]["l"] == info["episode"]["l"]
     assert len(returns) > 10
+
+
+def schedule(env, spec):
+    """What a policy that is built for some environments does in them."""
+    policy, state, starts, actions = make_policy(spec, env), None, np.ones(4, dtype=bool), []
+    if isinstance(env, vec_env.VecEnv):
+        env.seed(0)
+        seen = env.reset()
+    else:
+        seen, _ = env.reset(seed=0)
+    for _ in range(30):
+        chosen, state = policy.predict(seen, state, starts)
+        seen, _, starts, *others = env.step(chosen)
+        if len(others) > 1:
+            starts = starts | others[0]
+        actions.append(chosen.tolist())
+    return actions
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(f"{name}@{bank}" for name, bank in FILES if bank == "smollm2-pooled"),
+        "value:rate=60@smollm2-pooled",
+        "oracle",
+        "bandit",
+        "ucb",
+    ],
+)
+def test_a_policy_finds_what_it_reads_of_its_environment(settings, spec):
+    settings = settings | {"bank": "smollm2-pooled"}
+    envs = ReplaySB3VecEnv(4, **settings), ReplayVectorEnv(4, "SameStep", **settings)
+    actions = [schedule(env, spec) for env in envs]
+    assert actions[0] == actions[1]
+
+
+@pytest.mark.parametrize("name", [name for name, bank in FILES if bank == "smollm2-staged"])
+def test_a_staged_policy_finds_what_it_reads_of_its_environment(tmp_path, name):
+    settings = staged_settings(tmp_path, stages=load_stages("smollm2-staged"), texts=5, depth=4)
+    envs = StagedReplaySB3VecEnv(4, **settings), StagedReplayVectorEnv(4, "SameStep", **settings)
+    actions = [schedule(env, f"{name}@smollm2-staged") for env in envs]
+    assert actions[0] == actions[1]
 
 
 @pytest.mark.parametrize("spec", ["static:hydra-default", "threshold:on=0.6", "random"])
