@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from entmtp_env.features import Probe
+from entmtp_env.files import write_text_atomically
 from entmtp_env.progress import progress_bar
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.costs import check_probe, load_costs
@@ -21,6 +22,7 @@ from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.staged_oracle import solve_staged
 from entmtp_env.replay.staged_vector_env import StagedReplayVectorEnv
 from entmtp_env.replay.vector_env import ReplayVectorEnv
+from eval.interleave import Run
 from eval.replay_table import (
     HYDRA,
     LEGEND,
@@ -31,13 +33,17 @@ from eval.replay_table import (
     headroom_table,
     replay_table,
 )
-from eval.results import ResultFolder
+from eval.results import ResultFolder, episode_line
 from eval.statistics import REFERENCE, throughput_ratio
 from eval.summary import summarise
+from policies import Episode
 from policies.lockstep import Replayed, Script
 from policies.lockstep import replay as replay_texts
 from policies.registry import make_named_policy, policy_env_id
 from policies.staged import StagedThreshold
+
+_SEED = 0
+"""Of every episode's reset: a recorded text draws nothing."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,8 @@ class Replay:
     Prints a table per recording: tokens per second, ρ = speed-up over autoregressive decoding, τ = tokens per
     step, the ratio to the best single tree and the regret = time over that of the best possible schedule,
     with paired bootstrap 95 % intervals over prompts, and the gap, the share of the time between the best
-    single tree and that schedule that is saved; then how much there is to win on each. Writes summary.json
-    and manifest.json.
+    single tree and that schedule that is saved; then how much there is to win on each. Writes episodes.jsonl,
+    summary.json and manifest.json (docs/RESULT_FILES.md).
 
     With --drafts, policies that decide after every drafted depth (staged-threshold, eagle2, ...) run beside
     those of the bank, on the same texts; their regret and gap are those to the best possible decisions in
@@ -119,12 +125,18 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
         raise ValueError("no recording: pass one or more to recordings, such as chat:evaluation")
     out = config.out or Path("runs") / f"replay-{datetime.now():%Y%m%d-%H%M%S}"
     folder = ResultFolder(out, config.overwrite)
-    sets, environments = {}, {}
+    sets, environments, lines = {}, {}, []
     with progress_bar() as bar:
         for name in bar.track(dict.fromkeys(config.recordings), description="replaying"):
             envs = _make_envs(config, name)
             staged = _make_staged(config, name) if config.drafts else None
-            sets[name], environments[name] = _run(config, name, envs, staged), envs.manifest
+            sets[name], episodes = _run(config, name, envs, staged)
+            environments[name] = envs.manifest
+            lines += [
+                episode_line(name, Run(spec, _SEED, episode))
+                for spec, own in episodes.items()
+                for episode in own
+            ]
     costs = load_costs(_costs(config))
     manifest = describe_run() | {
         "settings": dataclasses.asdict(config) | {"out": config.out and str(config.out)},
@@ -133,6 +145,7 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
     }
     folder.clear()
     folder.write_json("manifest.json", manifest)
+    write_text_atomically(out / "episodes.jsonl", "".join(lines))
     plain = {name: dataclasses.asdict(own) for name, own in sets.items()}
     folder.write_json("summary.json", {"reference": REFERENCE, "oracle": ORACLE, "sets": plain})
     _print(sets, costs.name, out)
@@ -180,7 +193,8 @@ def _costs(config: Replay) -> str:
 
 def _run(
     config: Replay, name: str, envs: ReplayVectorEnv, staged: StagedReplayVectorEnv | None
-) -> ReplayedSet:
+) -> tuple[ReplayedSet, dict[str, tuple[Episode, ...]]]:
+    """One recording's results, and its episodes by policy."""
     best = envs.bank.names[solve(envs.tables).best_static]
     best = best if best in (REFERENCE, HYDRA) else f"static:{best}"
     default = [HYDRA] if HYDRA in envs.bank.names else []
@@ -220,7 +234,7 @@ def _run(
                 (seconds[best] - seconds[spec]) / most if most > 0 else None,
             )
         )
-    return ReplayedSet(best, envs.tables.recording.approximate, rows)
+    return ReplayedSet(best, envs.tables.recording.approximate, rows), episodes
 
 
 def _print(sets: Mapping[str, ReplayedSet], costs: str, out: Path) -> None:

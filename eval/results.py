@@ -108,31 +108,44 @@ class ResultFolder:
         Raises:
             OSError: When the disk is full; what came before is kept, and can be resumed.
         """
-        episode = run.episode
         # It is of the texts before this one.
         (self.path / LOSSLESSNESS).unlink(missing_ok=True)
-        which = {"prompts": prompts, "policy": run.policy, "prompt_id": episode.prompt_id}
-        details = run.details or [StepDetail()] * len(episode.steps)
+        details = run.details or [StepDetail()] * len(run.episode.steps)
         lines = [
-            which | {"step": i} | vars(step) | vars(detail)
-            for i, (step, detail) in enumerate(zip(episode.steps, details, strict=True))
+            _which(prompts, run) | {"step": i} | vars(step) | vars(detail)
+            for i, (step, detail) in enumerate(zip(run.episode.steps, details, strict=True))
         ]
-        whole = {
-            "seed": run.seed,
-            "steps": len(episode.steps),
-            "tokens": episode.tokens,
-            "seconds": episode.seconds,
-            "policy_seconds": episode.policy_seconds,
-            "prefill_seconds": episode.prefill_seconds,
-            "finish_reason": episode.finish_reason,
-            "text": episode.text,
-        }
         with full_disk_named(self.path):
             self._steps.write("".join(json.dumps(line) + "\n" for line in lines))
             self._steps.flush()
-            self._episodes.write(json.dumps(which | whole) + "\n")
+            self._episodes.write(episode_line(prompts, run))
             self._episodes.flush()
 
     def write_json(self, name: str, document: Any) -> None:
         """Write one of the JSON files, atomically."""
         write_text_atomically(self.path / name, json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def episode_line(prompts: str, run: Run) -> str:
+    """The line of ``episodes.jsonl`` of one episode.
+
+    Args:
+        prompts: Name of the prompt set, or of the recording.
+        run: The episode.
+    """
+    episode = run.episode
+    whole = {
+        "seed": run.seed,
+        "steps": len(episode.steps),
+        "tokens": episode.tokens,
+        "seconds": episode.seconds,
+        "policy_seconds": episode.policy_seconds,
+        "prefill_seconds": episode.prefill_seconds,
+        "finish_reason": episode.finish_reason,
+        "text": episode.text,
+    }
+    return json.dumps(_which(prompts, run) | whole) + "\n"
+
+
+def _which(prompts: str, run: Run) -> dict[str, str]:
+    return {"prompts": prompts, "policy": run.policy, "prompt_id": run.episode.prompt_id}

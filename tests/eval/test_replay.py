@@ -2,6 +2,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -12,7 +13,10 @@ from entmtp_env.replay.staged_env import StagedReplayEnv
 from entmtp_env.replay.staged_oracle import solve_staged
 from entmtp_env.replay.tables import ReplayTables
 from entmtp_env.trees import DraftTree, TopologyBank, default_bank
+from eval.losslessness import Losslessness, losslessness
 from eval.replay import Replay, replay
+from eval.report import Report, report
+from eval.validate import Validate, validate
 from policies import SchedulerPolicy, make_policy, run_episode
 from tests.recordings import random_recording
 from tests.staged import staged_settings
@@ -98,6 +102,39 @@ def test_the_oracle_and_the_best_tree_are_those_of_the_solution(config):
     for row in replayed.rows:
         assert row.regret.value == pytest.approx(row.summary.seconds / oracle.seconds.sum())
         assert 1 <= row.regret.low <= row.regret.value <= row.regret.high
+
+
+def test_every_text_under_every_policy_is_on_disk(config, save):
+    """Each as the plain environment decodes it."""
+    names = (save("a"), save("b", seed=1))
+    settings = config(recordings=names, max_new_tokens=37)
+    sets = replay(settings)
+    lines = [json.loads(line) for line in (settings.out / "episodes.jsonl").read_text().splitlines()]
+    for name, own in sets.items():
+        env = gymnasium.make("EntMTP/Replay-v0", recording=name, costs=COSTS, max_new_tokens=37)
+        for summary in (row.summary for row in own.rows):
+            mine = [line for line in lines if (line["prompts"], line["policy"]) == (name, summary.policy)]
+            assert [line["prompt_id"] for line in mine] == [t.prompt_id for t in load_recording(name).texts]
+            policy = make_policy(summary.policy, env)
+            for line in mine:
+                episode = run_episode(env, policy, line["prompt_id"], 0)
+                assert line["seconds"] == pytest.approx(episode.seconds)
+                assert line["policy_seconds"] == 0
+                for key in ("tokens", "prefill_seconds", "finish_reason", "text"):
+                    assert line[key] == getattr(episode, key)
+            for key in ("tokens", "steps", "seconds", "prefill_seconds"):
+                assert sum(line[key] for line in mine) == pytest.approx(getattr(summary, key))
+    assert len(lines) == sum(row.summary.prompts for own in sets.values() for row in own.rows)
+
+
+@pytest.mark.parametrize(
+    ("command", "config_class"), [(report, Report), (validate, Validate), (losslessness, Losslessness)]
+)
+def test_what_reads_steps_says_that_a_replay_has_none(config, command, config_class):
+    settings = config(policies=())
+    replay(settings)
+    with pytest.raises(FileNotFoundError, match=r"has no steps\.jsonl; .*'python -m eval compare' wrote"):
+        command(config_class(settings.out))
 
 
 def test_intervals_are_over_prompts(config):
