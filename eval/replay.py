@@ -185,7 +185,7 @@ def _costs(config: Replay) -> str:
     """With stages, the formula for all policies."""
     if not config.drafts or config.costs.startswith("analytic"):
         return config.costs
-    # A formula does not say with which probe its table was measured; that of the bank, and none in stages.
+    # A formula serves any probe; the table must be of the bank's, and of none for the stages.
     for probe in (config.probe, "none"):
         check_probe(load_costs(config.costs), probe)
     return f"analytic:{config.costs}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,10 @@ class AnalyticCosts:
         context: Seconds of each committed token.
         attention: Seconds for each node to see each committed token.
         free: Nodes that cost nothing.
+        probed: Probe whose time is in the numbers, as they were fitted to a table that was measured with it.
 
     Raises:
-        ValueError: When ``base`` is not positive, or another is negative or no number.
+        ValueError: When ``base`` is not positive, another is negative or no number, or ``probed`` is no name.
     """
 
     base: float
@@ -44,10 +45,13 @@ class AnalyticCosts:
     context: float = 0.0
     attention: float = 0.0
     free: float = 0.0
+    probed: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Check that every step takes time."""
-        for key, value in asdict(self).items():
+        if not isinstance(self.probed, str | None):
+            raise ValueError(f"analytic costs: probed must be the name of a probe, got {self.probed!r}")
+        for key, value in self._numbers.items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or value < 0 or (key == "base" and value == 0):
                 wanted = "a positive number" if key == "base" else "a number >= 0"
@@ -56,17 +60,25 @@ class AnalyticCosts:
     @property
     def name(self) -> str:
         """The spec that :func:`~entmtp_env.replay.costs.load_costs` makes the same from."""
-        return "analytic:" + ",".join(f"{key}={value!r}" for key, value in asdict(self).items())
+        return "analytic:" + ",".join(f"{key}={value}" for key, value in self._stated.items())
 
     @property
     def manifest(self) -> dict[str, Any]:
         """The numbers."""
-        return {"analytic": asdict(self)}
+        return {"analytic": self._stated}
 
     @property
     def probe(self) -> None:
-        """Not stated: a fit to a table that was measured with a probe has it in its numbers."""
+        """Any: decision points are compared at the same costs; `probed` says what is in the numbers."""
         return None
+
+    @property
+    def _stated(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @property
+    def _numbers(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "probed"}
 
     def at(self, bank: TopologyBank, lengths: npt.NDArray[np.integer]) -> StepCosts:
         """Price the trees of a bank, as :meth:`CostTable.at` does; every tree has a price."""
@@ -86,6 +98,7 @@ class AnalyticCosts:
 
         Of a table with one context length, everything counts as ``base``, ``node`` and ``depth``.
         """
+        probed = None if table.probe == "none" else table.probe
         nodes, depths = _nodes(table.trees)[:, None], _depths(table.trees)[:, None]
         contexts = table.contexts[None].astype(float)
         optional = ("node", "depth", "context", "attention")[: 2 if len(table.contexts) == 1 else 4]
@@ -108,7 +121,8 @@ class AnalyticCosts:
                 error = float(((matrix @ numbers - 1) ** 2).sum())
                 if error < least - _TIE:
                     least = error
-                    best = cls(**dict(zip(chosen, numbers.tolist(), strict=True)), free=float(free))
+                    found = dict(zip(chosen, numbers.tolist(), strict=True))
+                    best = cls(**found, free=float(free), probed=probed)
         assert best is not None, "the base alone always fits"
         return best
 

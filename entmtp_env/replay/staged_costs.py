@@ -10,7 +10,6 @@ import numpy.typing as npt
 from entmtp_env.decoding.stages import Stages
 from entmtp_env.replay.analytic_costs import AnalyticCosts
 from entmtp_env.replay.cost_table import CostTable
-from entmtp_env.replay.costs import check_probe
 from entmtp_env.trees import DraftTree, TopologyBank
 
 
@@ -33,10 +32,16 @@ def staged_formula(costs: CostTable | AnalyticCosts) -> AnalyticCosts:
     """Costs of trees that were not measured: of a measured table the fit, since its trees are others.
 
     Raises:
-        ValueError: When they were measured with a probe, which would be counted as drafting or verifying.
+        ValueError: When they, or what they were fitted to, were measured with a probe, which would be counted
+            as drafting or verifying.
     """
-    check_probe(costs, "none")
-    return AnalyticCosts.fit(costs) if isinstance(costs, CostTable) else costs
+    formula = AnalyticCosts.fit(costs) if isinstance(costs, CostTable) else costs
+    if formula.probed not in (None, "none"):
+        raise ValueError(
+            f"the costs {costs.name!r} were measured with probe={formula.probed!r}, and in stages nothing is "
+            "probed; measure them with 'python -m train costs --probe none'"
+        )
+    return formula
 
 
 def staged_costs(formula: AnalyticCosts, stages: Stages, lengths: npt.NDArray[np.integer]) -> StagedCosts:

@@ -59,6 +59,17 @@ def test_numbers():
     assert made.probe is None
 
 
+def test_a_fit_remembers_the_probe_of_its_table_but_serves_any(tmp_path, table):
+    for probe, probed in [("none", None), ("chain", "chain")]:
+        dataclasses.replace(table, manifest={"probe": probe}).save(tmp_path / "here.json")
+        fit = load_costs(f"analytic:{tmp_path}/here.json")
+        assert (fit.probed, fit.probe) == (probed, None)
+        assert ("probed" in fit.manifest["analytic"]) == (probed is not None)
+        assert load_costs(fit.name) == fit
+    with pytest.raises(ValueError, match="probed must be the name of a probe, got 3"):
+        load_costs("analytic:base=1,probed=3")
+
+
 def test_a_fit_by_name_or_path_with_numbers_replaced(shipped, tmp_path, table):
     fit = AnalyticCosts.fit(table)
     assert load_costs("analytic:smollm2-cpu") == load_costs("analytic:auto") == fit

@@ -27,11 +27,13 @@ def test_measured_costs_are_fitted():
     assert staged_formula(formula) is formula
 
 
-def test_costs_measured_with_a_probe_are_refused():
+def test_costs_measured_with_a_probe_are_refused_however_they_are_named(tmp_path):
     table = load_costs("auto")
-    chain = dataclasses.replace(table, manifest={**table.manifest, "probe": "chain"})
-    with pytest.raises(ValueError, match="measured with probe='chain', not 'none'"):
-        staged_formula(chain)
+    dataclasses.replace(table, manifest={**table.manifest, "probe": "chain"}).save(tmp_path / "chain.json")
+    fit = f"analytic:{tmp_path}/chain.json"
+    for spec in (f"{tmp_path}/chain.json", fit, f"{fit},depth=0.5", load_costs(fit).name):
+        with pytest.raises(ValueError, match="measured with probe='chain', and in stages nothing is probed"):
+            staged_formula(load_costs(spec))
 
 
 def test_the_bank_has_a_tree_of_each_size():
