@@ -18,7 +18,6 @@ from entmtp_env.provenance import describe_run
 from entmtp_env.replay.costs import check_probe, load_costs
 from entmtp_env.replay.lockstep import LockstepReplay
 from entmtp_env.replay.oracle import solve
-from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.staged_oracle import solve_staged
 from entmtp_env.replay.staged_vector_env import StagedReplayVectorEnv
 from entmtp_env.replay.vector_env import ReplayVectorEnv
@@ -154,7 +153,7 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
 
 def _make_envs(config: Replay, name: str) -> ReplayVectorEnv:
     envs = ReplayVectorEnv(
-        num_envs=len(load_recording(name).texts),
+        num_envs=None,
         recording=name,
         costs=_costs(config),
         bank=config.bank,
@@ -169,7 +168,7 @@ def _make_envs(config: Replay, name: str) -> ReplayVectorEnv:
 
 def _make_staged(config: Replay, name: str) -> StagedReplayVectorEnv:
     envs = StagedReplayVectorEnv(
-        num_envs=len(load_recording(name).texts),
+        num_envs=None,
         recording=name,
         drafts=config.drafts,
         stages=config.stages,

@@ -17,7 +17,6 @@ from torch import nn
 from torch.distributions import Categorical
 
 from entmtp_env.replay.oracle import solve
-from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.vector_env import ReplayVectorEnv
 from policies.base import SchedulerPolicy
 from policies.learned import Learned
@@ -66,8 +65,7 @@ def throughput(envs: ReplayVectorEnv, policy: SchedulerPolicy) -> float:
 
 def replays(args: Args, recordings: tuple[str, ...]) -> ReplayVectorEnv:
     """Every recorded text once, side by side."""
-    count = len(load_recording(recordings).texts)
-    return ReplayVectorEnv(count, recording=recordings, costs=args.costs, bank=args.bank)
+    return ReplayVectorEnv(None, recording=recordings, costs=args.costs, bank=args.bank)
 
 
 def main(args: Args) -> None:

@@ -35,7 +35,9 @@ def replay(envs: LockstepReplay, policy: Predictor, prompt_ids: Sequence[str]) -
 
     Args:
         envs: As many environments as texts, in an autoreset mode that needs no calls of ``reset``.
-        policy: Any predictor; it sees the texts as a batch, those that have ended included.
+        policy: Any predictor; it sees the texts as a batch. Where one has ended another goes on that does not
+            count, and at each of its decisions the policy is told that a text begins, so that it remembers
+            nothing.
         prompt_ids: Which texts.
 
     Raises:
@@ -45,7 +47,8 @@ def replay(envs: LockstepReplay, policy: Predictor, prompt_ids: Sequence[str]) -
     observations, info = envs.reset(seed=0, options={"prompt_id": list(prompt_ids)})
     prefill, reasons, replies = info["prefill_seconds"].tolist(), {}, {}
     steps: list[list[StepRecord]] = [[] for _ in prompt_ids]
-    running, starts = np.ones(len(steps), dtype=np.bool_), np.ones(len(steps), dtype=np.bool_)
+    running, starts = np.ones(len(steps), dtype=np.bool_), envs.episode_start
+    others = np.zeros_like(starts)
     state: Memory | None = None
     seconds, decisions = 0.0, 0
     while running.any():
@@ -54,7 +57,7 @@ def replay(envs: LockstepReplay, policy: Predictor, prompt_ids: Sequence[str]) -
         seconds += time.perf_counter() - began
         decisions += len(steps)
         observations, rewards, terminated, truncated, info = envs.step(actions)
-        starts = np.zeros_like(starts)
+        starts = others = others | envs.episode_start
         columns = {key: info[key].tolist() for key in _PER_STEP}
         for i in np.flatnonzero(running).tolist():
             own: dict[str, Any] = {key: column[i] for key, column in columns.items()}
@@ -76,9 +79,11 @@ class Script:
 
     Args:
         schedules: Trees by text, step by step; the first tree stands where a schedule is too short.
+        observes: Whether the time of observations counts, as it does for a policy that reads them.
     """
 
-    def __init__(self, schedules: Sequence[Sequence[int]]) -> None:
+    def __init__(self, schedules: Sequence[Sequence[int]], observes: bool = True) -> None:
+        self.observes = observes
         self._actions = np.zeros((max(map(len, schedules)) + 1, len(schedules)), dtype=np.int64)
         for i, schedule in enumerate(schedules):
             self._actions[: len(schedule), i] = schedule

@@ -88,7 +88,10 @@ class ReplayBench:
         return trials
 
     def _side_by_side(self, policies: Sequence[SchedulerPolicy], scores: Sequence[str]) -> list[Trial]:
-        """Run at most as many policies as there are copies; copies without one are of no account."""
+        """Run at most as many policies as there are copies; copies without one are of no account.
+
+        Policies are told where texts begin as in :func:`policies.lockstep.replay`.
+        """
         envs, count = self._envs, self._envs.num_envs
         blocks = [slice(i * self._texts, (i + 1) * self._texts) for i in range(len(policies))]
         used = np.arange(count) < len(policies) * self._texts
@@ -98,14 +101,15 @@ class ReplayBench:
         states: list[Memory | None] = [None] * len(policies)
         actions = np.zeros(count, dtype=np.int64)
         tokens, steps, seconds = np.zeros((3, count))
-        running, starts = used, np.ones(self._texts, dtype=np.bool_)
+        running, starts = used, envs.episode_start
+        others = np.zeros_like(starts)
         noted = []
         while running.any():
             noted.append(np.where(running, observations[:, columns].T, np.nan))
             for i, (policy, block) in enumerate(zip(policies, blocks, strict=True)):
-                actions[block], states[i] = policy.predict(observations[block], states[i], starts)
-            starts = np.zeros_like(starts)
+                actions[block], states[i] = policy.predict(observations[block], states[i], starts[block])
             observations, _, terminated, truncated, info = envs.step(actions)
+            starts = others = others | envs.episode_start
             steps += running & (info["tree"] != "")
             tokens += running * info["tokens"]
             seconds += running * info["seconds"]

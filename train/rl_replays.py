@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from entmtp_env.replay.lockstep import LockstepReplay
 from entmtp_env.replay.oracle import Oracle, solve
-from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.staged_oracle import StagedOracle, solve_staged
 from entmtp_env.replay.staged_vector_env import StagedReplayVectorEnv
 from entmtp_env.replay.vector_env import ReplayVectorEnv
@@ -87,8 +86,7 @@ class Replays(AnyReplays):
     oracle: Oracle
 
     def __init__(self, recordings: Sequence[str], environment: Mapping[str, Any]) -> None:
-        count = len(load_recording(recordings).texts)
-        self.envs = ReplayVectorEnv(count, recording=tuple(recordings), **environment)
+        self.envs = ReplayVectorEnv(None, recording=tuple(recordings), **environment)
         self.oracle = solve(self.envs.tables)
         super().__init__(recordings)
 
@@ -115,8 +113,7 @@ class StagedReplays(AnyReplays):
     oracle: StagedOracle
 
     def __init__(self, recordings: Sequence[str], environment: Mapping[str, Any]) -> None:
-        count = len(load_recording(recordings).texts)
-        self.envs = StagedReplayVectorEnv(count, recording=tuple(recordings), **environment)
+        self.envs = StagedReplayVectorEnv(None, recording=tuple(recordings), **environment)
         self.oracle = solve_staged(self.envs)
         super().__init__(recordings)
 

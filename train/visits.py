@@ -45,14 +45,15 @@ def visit(
 
     Args:
         envs: An environment for each text, in an autoreset mode that needs no calls of ``reset``.
-        policy: What schedules.
+        policy: What schedules; told where texts begin as in :func:`policies.lockstep.replay`.
         explore: Share of the steps with a random tree instead of the policy's.
         rng: Draws them.
     """
     rng = rng or np.random.default_rng(0)
     count = envs.num_envs
     observations, _ = envs.reset(seed=0, options={"prompt_id": [text.prompt_id for text in envs.prompts]})
-    running, starts = np.ones(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
+    running, starts = np.ones(count, dtype=np.bool_), envs.episode_start
+    others = np.zeros_like(starts)
     state: Memory | None = None
     parts = []
     while running.any():
@@ -63,6 +64,6 @@ def visit(
         explores = rng.random(count) < explore
         actions = np.where(explores, rng.integers(len(envs.bank), size=count), actions)
         observations, _, terminated, truncated, _ = envs.step(actions)
-        starts = np.zeros_like(starts)
+        starts = others = others | envs.episode_start
         running &= ~(terminated | truncated)
     return Visits.join(parts)

@@ -53,7 +53,7 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
 
     Args:
         single: The environment.
-        num_envs: N.
+        num_envs: N; ``None`` for one to each text.
         autoreset_mode: When an ended episode makes room for the next: at the next step, whose action is
             then ignored (``NEXT_STEP``); at once (``SAME_STEP``, ``info`` has ``final_obs`` and
             ``final_info``); or when ``reset`` is called with ``options={"reset_mask": ...}`` (``DISABLED``).
@@ -67,7 +67,8 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
 
     bank: TopologyBank | Stages
 
-    def __init__(self, single: Any, num_envs: int, autoreset_mode: AutoresetMode | str) -> None:
+    def __init__(self, single: Any, num_envs: int | None, autoreset_mode: AutoresetMode | str) -> None:
+        num_envs = len(single.prompts) if num_envs is None else num_envs
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         self.autoreset_mode = AutoresetMode(autoreset_mode)
@@ -99,7 +100,7 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         self._total_tokens = np.zeros(num_envs, dtype=np.int64)
         self._total_seconds = np.zeros(num_envs)
         self._last_tokens, self._last_seconds = self._total_tokens.copy(), self._total_seconds.copy()
-        self._ended = np.ones(num_envs, dtype=np.bool_)
+        self._ended, self._begun = np.ones(num_envs, dtype=np.bool_), np.zeros(num_envs, dtype=np.bool_)
         self._info: dict[str, Any] = {}
 
     @abstractmethod
@@ -128,6 +129,11 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
     def last_step(self) -> tuple[Rows, Floats]:
         """Tokens and seconds of each text's last step, both 0 before its first, ``(num_envs,)`` each."""
         return self._last_tokens.copy(), self._last_seconds.copy()
+
+    @property
+    def episode_start(self) -> Flags:
+        """Where the last reset or step began a text, ``(num_envs,)``: what policies take by that name."""
+        return self._begun.copy()
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -159,6 +165,7 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         rows = np.flatnonzero(mask)
         picked = self._pick(wanted, len(rows))
         self._seed(seed, mask)
+        self._begun[:] = False
         texts = self._next_texts(rows)
         self._begin(rows, np.where(picked < 0, texts, picked))
         info = self._no_step(rows)
@@ -187,6 +194,7 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
         if len(begins) and (not self._generators or self.autoreset_mode == AutoresetMode.DISABLED):
             raise ResetNeeded("a text has ended or none was begun: call reset() before step()")
         going = ~self._ended
+        self._begun[:] = False
         step = self._advance(actions, going)
         stops = self.tables.stops[self._row]
         stops[begins] = 0
@@ -224,7 +232,8 @@ class LockstepReplay(VectorEnv[npt.NDArray[np.float32], npt.NDArray[np.int64], n
     def _begin(self, rows: Rows, texts: Rows) -> None:
         """Begin texts in some environments, or in all of them."""
         self._text[rows], self._row[rows] = texts, self.tables.starts[texts]
-        self._total_tokens[rows], self._total_seconds[rows], self._ended[rows] = 0, 0, False
+        self._total_tokens[rows], self._total_seconds[rows] = 0, 0
+        self._ended[rows], self._begun[rows] = False, True
         self._last_tokens[rows], self._last_seconds[rows] = 0, 0
         self._begin_rows(rows)
 

@@ -22,7 +22,7 @@ class StagedReplayVectorEnv(LockstepReplay):
     ``(num_envs, actions)``.
 
     Args:
-        num_envs: N.
+        num_envs: N; ``None`` for one to each text.
         autoreset_mode: As there.
         **settings: Those of :class:`~entmtp_env.replay.staged_env.StagedReplayEnv`.
 
@@ -35,7 +35,7 @@ class StagedReplayVectorEnv(LockstepReplay):
 
     def __init__(
         self,
-        num_envs: int = 1,
+        num_envs: int | None = 1,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         **settings: Any,
     ) -> None:
@@ -43,13 +43,13 @@ class StagedReplayVectorEnv(LockstepReplay):
         super().__init__(single, num_envs, autoreset_mode)
         self.stages = self.bank = single.stages
         self.staged, self.costs, self._signals = single.staged, single.costs, single.signals
-        self._tracker = _Trackers(self.feature_set.base, num_envs)
+        self._tracker = _Trackers(self.feature_set.base, self.num_envs)
         self._drafts = np.minimum(self.staged.observed, self.feature_set.high[len(self._tracker.names) :])
         self._names = np.array(["", *self.stages.names[1:]], dtype=object)
         self._masks = self.stages.masks
         # Illegal actions are taken as the last legal one.
         self._last = self._masks.shape[1] - 1 - self._masks[:, ::-1].argmax(axis=1)
-        self._depth = np.zeros(num_envs, dtype=np.int64)
+        self._depth = np.zeros(self.num_envs, dtype=np.int64)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which actions are legal now, ``(num_envs, actions)``."""

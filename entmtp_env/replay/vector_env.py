@@ -20,7 +20,7 @@ class ReplayVectorEnv(LockstepReplay):
     As in :class:`~entmtp_env.replay.lockstep.LockstepReplay`; observations are in Fortran order.
 
     Args:
-        num_envs: N.
+        num_envs: N; ``None`` for one to each text.
         autoreset_mode: As there.
         **settings: Those of :class:`~entmtp_env.replay.env.ReplayEnv`.
 
@@ -37,14 +37,14 @@ class ReplayVectorEnv(LockstepReplay):
 
     def __init__(
         self,
-        num_envs: int = 1,
+        num_envs: int | None = 1,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         **settings: Any,
     ) -> None:
         single = ReplayEnv(**settings)
         super().__init__(single, num_envs, autoreset_mode)
         self.bank, self._signals = single.bank, single.signals
-        self._tracker = FeatureTracker(self.feature_set, num_envs)
+        self._tracker = FeatureTracker(self.feature_set, self.num_envs)
         self._trees = np.array(self.bank.names, dtype=object)
 
     def _begin_rows(self, rows: Rows) -> None:

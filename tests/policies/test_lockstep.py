@@ -6,7 +6,7 @@ import pytest
 
 from entmtp_env.replay.oracle import solve
 from entmtp_env.replay.vector_env import ReplayVectorEnv
-from policies import make_policy, run_episode
+from policies import SchedulerPolicy, make_policy, run_episode
 from policies.lockstep import Script, replay
 from policies.registry import make_named_policy
 from tests.recordings import random_recording
@@ -82,11 +82,45 @@ class Watcher:
         return np.zeros(9, dtype=np.int64), (np.array([len(self.starts)]),)
 
 
-def test_the_policy_is_called_once_a_step_and_told_where_texts_begin(envs):
-    watcher = Watcher()
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_the_policy_is_called_once_a_step_and_told_where_texts_begin(settings, mode):
+    envs, watcher = ReplayVectorEnv(9, mode, **settings), Watcher()
     replay(envs, watcher, ids_of(envs))
-    longest = int(envs.tables.recording.lengths.max())
-    assert watcher.starts == [[True] * 9] + [[False] * 9] * (longest - 1)
+    lengths = envs.tables.recording.lengths
+    # After the last observation of a text there is a step that only begins another.
+    behind = lengths + (mode == "NextStep")
+    assert len(watcher.starts) == lengths.max() > lengths.min()
+    for step, starts in enumerate(watcher.starts):
+        assert starts == [step in (0, *range(last, lengths.max())) for last in behind.tolist()]
+
+
+class Learner(SchedulerPolicy):
+    """Notes what the decision before was paid, by text."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.env, self.paid = env, []
+
+    def initial_memory(self, n):
+        return (np.zeros(n, dtype=bool),)
+
+    def act(self, observations, memory):
+        tokens, seconds = self.env.last_step
+        self.paid += [(int(i), tokens[i], seconds[i]) for i in np.flatnonzero(memory[0])]
+        return np.full(len(observations), 1), (np.ones(len(observations), dtype=bool),)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_what_a_policy_is_paid_is_what_the_steps_of_its_texts_were(settings, mode):
+    envs = ReplayVectorEnv(9, mode, **settings)
+    learner = Learner(envs)
+    episodes = replay(envs, learner, ids_of(envs)).episodes
+    longest = max(len(episode.steps) for episode in episodes)
+    for i, episode in enumerate(episodes):
+        steps = [(i, step.tokens, step.seconds) for step in episode.steps]
+        # With SameStep the payoff of a text's last step is gone when it would be asked for.
+        known = steps[:-1] if mode == "SameStep" or len(steps) == longest else steps
+        assert [own for own in learner.paid if own[0] == i] == known
 
 
 def test_a_wrong_policy_is_named(envs):

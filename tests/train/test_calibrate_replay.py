@@ -177,6 +177,24 @@ def test_side_by_side_each_policy_does_what_it_does_alone(tmp_path, monkeypatch,
         assert trial.seconds == pytest.approx(sum(episode.seconds for episode in episodes))
 
 
+class Watching(Static):
+    def predict(self, observation, state=None, episode_start=None, deterministic=True):
+        self.starts = [*getattr(self, "starts", []), episode_start.tolist()]
+        return super().predict(observation, state, episode_start)
+
+
+def test_policies_are_told_where_texts_begin(tmp_path):
+    recording = random_recording(np.random.default_rng(4), texts=4, longest=20, cap=20)
+    settings = saved_settings(tmp_path, recording)
+    bench = ReplayBench([settings.pop("recording")], settings.pop("costs"), **settings)
+    own = [Watching(bench.env, "autoregressive") for _ in range(2)]
+    bench.run(own, "test")
+    lengths = recording.lengths.tolist()
+    expected = [[step == 0 or step > length for length in lengths] for step in range(max(lengths))]
+    assert own[0].starts == own[1].starts == expected
+    assert any(map(any, expected[1:]))
+
+
 def test_the_scores_are_those_at_each_decision(tmp_path):
     settings = saved_settings(
         tmp_path, random_recording(np.random.default_rng(5), texts=3, longest=30, cap=30)

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,19 @@ def test_every_decision_of_every_text_is_noted_once(settings):
         assert own.rows.tolist() == rows
         np.testing.assert_allclose(own.observations, seen, rtol=1e-5)
     assert len(Visits.join([visits, visits]).rows) == 2 * len(visits.rows)
+
+
+def test_a_policy_is_told_where_texts_begin(settings):
+    envs, seen = ReplayVectorEnv(5, **settings), []
+
+    def predict(observations, state, episode_start):
+        seen.append(episode_start.tolist())
+        return np.zeros(5, dtype=np.int64), None
+
+    visit(envs, SimpleNamespace(predict=predict))
+    lengths = envs.tables.recording.lengths.tolist()
+    assert seen == [[step == 0 or step > length for length in lengths] for step in range(max(lengths))]
+    assert len(set(lengths)) > 1
 
 
 def test_exploring_takes_random_trees(settings):

@@ -135,6 +135,25 @@ def test_resets_that_only_begin_a_text_are_no_decode_steps(settings, actions):
     assert resets > 2 * N
 
 
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_it_tells_where_texts_begin(settings, actions, mode):
+    envs = ReplayVectorEnv(N, mode, **settings)
+    envs.reset(seed=0)
+    assert envs.episode_start.all()
+    ended, begun = np.zeros(N, dtype=bool), 0
+    for chosen in actions:
+        before = ended
+        _, _, terminated, truncated, _ = envs.step(chosen)
+        ended = terminated | truncated
+        np.testing.assert_array_equal(envs.episode_start, before if mode == "NextStep" else ended)
+        begun += envs.episode_start.sum()
+    assert begun > 10
+    envs = ReplayVectorEnv(N, "Disabled", **settings)
+    envs.reset(seed=0)
+    envs.reset(options={"reset_mask": np.arange(N) == 2})
+    assert envs.episode_start.tolist() == [False, False, True, False]
+
+
 def test_make_vec_takes_the_entry_point(settings):
     for mode in ("vector_entry_point", None):
         envs = gymnasium.make_vec(ID, num_envs=3, vectorization_mode=mode, **settings)
@@ -302,6 +321,12 @@ def test_stepping_needs_texts_in_progress(settings):
         envs.step(none)
     with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
         ReplayVectorEnv(2, **settings).reset(options={"reset_mask": np.array([True, False])})
+
+
+def test_without_a_number_there_is_one_for_each_text(settings):
+    envs = ReplayVectorEnv(None, **settings)
+    assert envs.num_envs == len(envs.prompts) == 3
+    assert len(envs.reset(seed=0)[0]) == 3
 
 
 def test_there_must_be_an_environment(settings):
