@@ -226,11 +226,8 @@ def _merge(config: Record, recordings: Sequence[Recording], order: Sequence[str]
     place = {prompt_id: number for number, prompt_id in enumerate(dict.fromkeys(order))}
     ids = [text.prompt_id for text in merged.texts]
     merged = merged.select(sorted(range(len(ids)), key=lambda i: place.get(ids[i], len(place))))
-    tokens = [int(recording.lengths.sum()) for recording in recordings]
-    right = sum(n * r.manifest["consistency"] for n, r in zip(tokens, recordings, strict=True))
-    prompts = [name for recording in recordings for name in recording.manifest["prompts"]]
-    manifest = recordings[-1].manifest | {
-        "consistency": right / sum(tokens),
-        "prompts": list(dict.fromkeys([*prompts, *config.prompts])),
+    manifest = merged.manifest | {
+        "prompts": list(dict.fromkeys([*merged.manifest["prompts"], *config.prompts])),
+        "run": recordings[-1].manifest["run"],
     }
     return dataclasses.replace(merged, manifest=manifest)

@@ -187,7 +187,8 @@ class Recording:
     def concatenate(cls, recordings: Sequence[Recording]) -> Recording:
         """One recording with the texts of all, such as several prompt sets to train on.
 
-        Its manifest has what those of all agree on.
+        Its manifest has what those of all agree on, and, where all tell them, the prompt sets and the
+        consistency of all.
 
         Raises:
             ValueError: When they were made by different models, heads or rules, or share a prompt id.
@@ -208,18 +209,30 @@ class Recording:
             for name in _ARRAYS
             if name != "offsets"
         }
-        manifest = {
-            key: value
-            for key, value in first.manifest.items()
-            if all(key in other.manifest and other.manifest[key] == value for other in recordings)
-        }
         return cls(
-            manifest,
+            _common_manifest(recordings),
             tuple(text for recording in recordings for text in recording.texts),
             np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
             candidates=first.candidates,
             **parts,
         )
+
+
+def _common_manifest(recordings: Sequence[Recording]) -> dict[str, Any]:
+    manifests = [recording.manifest for recording in recordings]
+    common = {
+        key: value
+        for key, value in manifests[0].items()
+        if all(key in other and other[key] == value for other in manifests)
+    }
+    told = set.intersection(*map(set, manifests)) - common.keys()
+    if "prompts" in told:
+        common["prompts"] = list(dict.fromkeys(name for own in manifests for name in own["prompts"]))
+    if "consistency" in told:
+        tokens = [int(recording.lengths.sum()) for recording in recordings]
+        right = sum(n * own["consistency"] for n, own in zip(tokens, manifests, strict=True))
+        common["consistency"] = right / sum(tokens)
+    return common
 
 
 def _read_text(document: dict[str, Any]) -> RecordedText:

@@ -146,9 +146,20 @@ def test_the_manifest_of_several_has_what_all_agree_on():
         random_recording([2], prefix=name, manifest=settings | own)
         for name, own in (("a", first), ("b", second), ("c", {"prompts": ["chat"]}))
     ]
-    assert Recording.concatenate(parts[:2]).manifest == settings | {"seed": 4}
+    assert Recording.concatenate(parts[:2]).manifest == settings | {"seed": 4, "prompts": ["chat", "math"]}
     assert Recording.concatenate(parts[::2]).manifest == settings | {"prompts": ["chat"]}
-    assert Recording.concatenate(parts).manifest == settings
+    assert Recording.concatenate(parts).manifest == settings | {"prompts": ["chat", "math"]}
+
+
+def test_the_consistency_of_several_is_that_of_all_tokens():
+    parts = [
+        random_recording(lengths, prefix=name, manifest=MANIFEST | {"consistency": share, "run": name})
+        for name, lengths, share in (("a", [3, 3], 0.5), ("b", [2], 1.0))
+    ]
+    both = Recording.concatenate(parts)
+    assert both.manifest == MANIFEST | {"consistency": pytest.approx((0.5 * 6 + 1.0 * 2) / 8)}
+    assert Recording.concatenate([both, random_recording([4], prefix="c")]).manifest == MANIFEST
+    assert Recording.concatenate(parts[:1]).manifest == parts[0].manifest
 
 
 def test_recordings_that_do_not_belong_together_are_not_mixed():
