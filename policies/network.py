@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,8 +22,8 @@ _FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {
 class Network:
     """A multilayer perceptron on normalised observations, float32.
 
-    ``clip((x − mean) / scale, ±clip)``, then the layers with the activation between them; the last layer is
-    linear. F observed features, K outputs.
+    ``clip((min(x, high) − mean) / scale, ±clip)``, then the layers with the activation between them; the last
+    layer is linear. F observed features, K outputs.
 
     Attributes:
         weights: A matrix ``(inputs, outputs)`` per layer: the transpose of what ``torch.nn.Linear`` has.
@@ -32,6 +32,7 @@ class Network:
         scale: What each feature is then divided by, positive, ``(F,)``.
         clip: Bound of a normalised feature; may be infinite.
         activation: The function between layers.
+        high: Upper bound of the features, or of each, ``()`` or ``(F,)``; by default there is none.
     """
 
     weights: tuple[Floats, ...]
@@ -40,6 +41,8 @@ class Network:
     scale: Floats
     clip: float = 10.0
     activation: Activation = "tanh"
+    high: Floats = field(default_factory=lambda: _float32(np.inf))
+    _upper: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Make the numbers float32, and check that they fit together.
@@ -49,7 +52,7 @@ class Network:
         """
         for name in ("weights", "biases"):
             object.__setattr__(self, name, tuple(_float32(array) for array in getattr(self, name)))
-        for name in ("mean", "scale"):
+        for name in ("mean", "scale", "high"):
             object.__setattr__(self, name, _float32(getattr(self, name)))
         if self.activation not in get_args(Activation):
             raise ValueError(
@@ -73,17 +76,34 @@ class Network:
             np.isfinite(array).all() for array in (*self.weights, *self.biases, self.mean, self.scale)
         ):
             raise ValueError("network: there are numbers that are not finite")
+        if self.high.shape not in ((), self.mean.shape) or np.isnan(self.high).any():
+            raise ValueError("network: high must be a number, or have one for each feature")
+        # Of a normalised feature: one bound in place of two.
+        object.__setattr__(self, "_upper", np.minimum((self.high - self.mean) / self.scale, self.clip))
 
     def __call__(self, observations: npt.NDArray[np.float32]) -> Floats:
         """Outputs ``(N, K)`` for observations ``(N, F)``."""
         values: Floats = np.minimum(
-            np.maximum((observations - self.mean) / self.scale, -self.clip), self.clip
+            np.maximum((observations - self.mean) / self.scale, -self.clip), self._upper
         )
         activate = _FUNCTIONS[self.activation]
         for weight, bias in zip(self.weights[:-1], self.biases[:-1]):  # noqa: B905 - checked once, above
             values = activate(values @ weight + bias)
         outputs: Floats = values @ self.weights[-1] + self.biases[-1]
         return outputs
+
+    def rescaled(self, column: int, factor: float, high: float) -> Network:
+        """The same network for a feature in another unit.
+
+        Args:
+            column: The feature.
+            factor: What its values are to be multiplied by to be in the unit of this network.
+            high: Its upper bound in the unit of this network, which greater values are taken for.
+        """
+        own = np.arange(len(self.mean)) == column
+        unit = _float32(np.where(own, factor, 1))
+        bounds = _float32(np.where(own, np.minimum(self.high, high), self.high))
+        return replace(self, mean=self.mean / unit, scale=self.scale / unit, high=bounds / unit)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -98,7 +118,7 @@ class Network:
             for layer, array in enumerate(arrays)
         }
         rest = {"clip": np.array(self.clip), "activation": np.array(self.activation)}
-        return {**layers, "mean": self.mean, "scale": self.scale, **rest}
+        return {**layers, "mean": self.mean, "scale": self.scale, "high": self.high, **rest}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Network:
@@ -116,6 +136,8 @@ class Network:
                 scale=arrays["scale"],
                 clip=float(arrays["clip"]),
                 activation=arrays["activation"].item(),
+                # Files of earlier versions have none.
+                high=arrays.get("high", _float32(np.inf)),
             )
         except KeyError as error:
             raise ValueError(f"network: the array {error.args[0]} is missing") from None

@@ -10,7 +10,7 @@ from typing import Any, Self
 from entmtp_env.sealed_npz import load_sealed, save_sealed
 from policies.base import SchedulerPolicy, SchedulingEnv
 from policies.network import Network
-from policies.policy_file import PolicyFile, feature_fingerprint
+from policies.policy_file import SHARES, PolicyFile, feature_fingerprint
 
 _KIND = "policy"
 
@@ -19,7 +19,8 @@ class NetworkPolicy(SchedulerPolicy):
     """Base of the policies that are a network: ``name@file.npz``, ``name:key=value@file.npz``.
 
     The file is a sealed ``.npz`` (:mod:`entmtp_env.sealed_npz`): the entries of a `PolicyFile` as its header
-    and the network's arrays. PyTorch is not needed to act.
+    and the network's arrays. PyTorch is not needed to act. Where the token cap or the capacity is another
+    than that of the training, the features that are shares of it are brought to the unit of the training.
 
     Args:
         env: The environment to schedule.
@@ -39,6 +40,9 @@ class NetworkPolicy(SchedulerPolicy):
                 f"outputs, the environment {expected[0]} features and {expected[1]} trees"
             )
         self.network, self.file = network, file
+        self._settings = {
+            name: getattr(env.unwrapped, name) for name in SHARES.values() if hasattr(env.unwrapped, name)
+        }
 
     @property
     def spec(self) -> str:
@@ -50,10 +54,12 @@ class NetworkPolicy(SchedulerPolicy):
 
         Args:
             path: The file, which should end in ``.npz``.
-            training: How the network was trained; free JSON values, never read back.
+            training: How the network was trained; free JSON values. Its ``environment`` is the manifest of
+                where; by default it has what `PolicyFile.factors` reads.
         """
         features = feature_fingerprint(self.feature_names)
-        header = replace(PolicyFile.of(self, training), feature_fingerprint=features)
+        where = {"environment": self._settings} if self._settings else {}
+        header = replace(PolicyFile.of(self, where | dict(training or {})), feature_fingerprint=features)
         save_sealed(path, _KIND, asdict(header), self.network.to_arrays())
 
     @classmethod
@@ -81,6 +87,10 @@ class NetworkPolicy(SchedulerPolicy):
         """
         file, network = cls._load(path)
         file.check(cls.name, env)
+        unwrapped: Any = env.unwrapped
+        for name, factor in file.factors(env).items():
+            # A share is at most 1.
+            network = network.rescaled(unwrapped.feature_names.index(name), factor, high=1)
         return dict(network=network, file=str(path), **file.options)
 
     @classmethod

@@ -14,6 +14,9 @@ from policies.base import SchedulerPolicy, SchedulingEnv, env_probe
 
 _FORMAT = 1
 
+SHARES = {"generated_fraction": "max_new_tokens", "context_fraction": "capacity"}
+"""Features that are shares of a setting of the environment, and of which."""
+
 
 def feature_fingerprint(feature_names: Sequence[str]) -> str:
     """Hash of the features in their order; a policy that reads them by position carries it."""
@@ -29,7 +32,8 @@ class PolicyFile:
         bank_fingerprint: Fingerprint of the bank that the options belong to.
         options: Keyword arguments of the policy.
         feature_fingerprint: See `feature_fingerprint`; ``None`` when features are read by name.
-        calibration: How the options were found; free, never read back.
+        calibration: How the options were found; free, and never read back but for its ``environment``, the
+            manifest of where, see `factors`.
         probe: What was drafted before each decision when they were found; ``None`` when it does not matter or
             is not known.
     """
@@ -94,6 +98,27 @@ class PolicyFile:
             return cls(**document)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+    def factors(self, env: SchedulingEnv) -> dict[str, float]:
+        """What observations are to be multiplied by, so that they mean what they meant where it was made.
+
+        Returns:
+            By the names of those of :data:`SHARES` that are observed, and are of another number here; none
+            where the file or the environment does not tell the number.
+        """
+        unwrapped: Any = env.unwrapped
+        made_in = self.calibration.get("environment")
+        there = made_in if isinstance(made_in, Mapping) else {}
+        numbers = {
+            name: (getattr(unwrapped, setting, None), there.get(setting))
+            for name, setting in SHARES.items()
+            if name in unwrapped.feature_names
+        }
+        return {
+            name: here / own
+            for name, (here, own) in numbers.items()
+            if here and isinstance(own, int) and own > 0 and own != here
+        }
 
     def check(self, policy: str, env: SchedulingEnv) -> None:
         """Refuse to run as another policy, or with another bank or other features.

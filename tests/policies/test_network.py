@@ -48,6 +48,25 @@ def test_arrays_and_back(activation, tmp_path):
     np.testing.assert_array_equal(again(observations), network(observations))
 
 
+@pytest.mark.parametrize("factor", [0.25, 3.0])
+def test_in_another_unit_it_makes_of_a_feature_what_it_made_of_it(factor):
+    network = make_network(clip=9.0)
+    rows = np.random.default_rng(2).random((40, 5), dtype=np.float32)
+    expected = rows.copy()
+    expected[:, [1, 3]] = np.minimum(factor * rows[:, [1, 3]], 1)
+    assert (factor * rows[:, 1] > 1).any() == (factor > 1)
+    rescaled = network.rescaled(1, factor, 1).rescaled(3, factor, 1)
+    np.testing.assert_allclose(rescaled(rows), network(expected), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(Network.from_arrays(rescaled.to_arrays())(rows), rescaled(rows))
+
+
+def test_arrays_of_earlier_versions_have_no_bound():
+    arrays = make_network().to_arrays()
+    del arrays["high"]
+    rows = np.random.default_rng(2).normal(0, 9, (40, 5)).astype(np.float32)
+    np.testing.assert_array_equal(Network.from_arrays(arrays)(rows), make_network()(rows))
+
+
 @pytest.mark.parametrize("name", ["weight_1", "bias_0", "mean", "scale", "clip", "activation"])
 def test_a_missing_array_is_named(name):
     arrays = make_network().to_arrays()
@@ -69,6 +88,8 @@ def test_a_missing_array_is_named(name):
         ({"scale": np.zeros(5)}, "scale must have a positive number"),
         ({"scale": np.ones(4)}, "scale must have a positive number"),
         ({"mean": np.full(5, np.inf)}, "not finite"),
+        ({"high": np.full(5, np.nan)}, "high must be a number"),
+        ({"high": np.ones(4)}, "high must be a number"),
     ],
 )
 def test_each_fault_has_its_message(changes, message):

@@ -1,14 +1,18 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from entmtp_env.replay.env import ReplayEnv
 from entmtp_env.sealed_npz import load_sealed, save_sealed
 from entmtp_env.trees import DraftTree, TopologyBank
-from policies import PolicyFile, make_policy
+from policies import PolicyFile, make_policy, run_episode
 from policies.learned import Learned
+from policies.value import Value
 from tests.policies.test_network import make_network
+from tests.recordings import random_recording, saved_settings
 
 
 @pytest.fixture
@@ -48,6 +52,55 @@ def test_another_bank_or_other_features_are_refused(env, fake_env, path):
         make_policy(f"learned@{path}", fake_env(bank=other))
     with pytest.raises(ValueError, match="belongs to the features"):
         make_policy(f"learned@{path}", fake_env(features=env.feature_names[::-1]))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    recording = random_recording(np.random.default_rng(5), texts=9, longest=24, cap=24)
+    return saved_settings(tmp_path_factory.mktemp("recorded"), recording)
+
+
+def schedules(env, policy):
+    """The trees for every text, with the tokens that each emits."""
+    episodes = [run_episode(env, policy, text.prompt_id, seed=0) for text in env.prompts]
+    return [[(step.action, step.tokens) for step in episode.steps] for episode in episodes]
+
+
+@pytest.mark.parametrize("name", ["learned", "value"])
+@pytest.mark.parametrize("record", [None, "manifest"])
+def test_shares_of_other_settings_mean_what_they_meant_in_training(recorded, tmp_path, name, record):
+    trained, own = ReplayEnv(**recorded, capacity=64), {"max_new_tokens": 12, "capacity": 48}
+    elsewhere, cls = ReplayEnv(**recorded, **own), {"learned": Learned, "value": Value}[name]
+    features, trees = trained.feature_names, np.arange(4)
+    # The greater the shares, the later the tree, and little else matters.
+    network = make_network(sizes=(len(features), 4), clip=9.0)
+    network.weights[0][:] *= 0.01
+    network.weights[0][[features.index("generated_fraction"), features.index("context_fraction")]] = trees
+    network = replace(network, biases=(3 - trees**2 / 5,), mean=0 * network.mean, scale=0 * network.scale + 1)
+    original = cls(trained, network)
+    original.save(tmp_path / "p.npz", record and {"environment": trained.manifest, "seed": 1})
+    loaded, alone = make_policy(f"{name}@{tmp_path}/p.npz", elsewhere), cls(elsewhere, network)
+    found = schedules(elsewhere, loaded)
+    same = [
+        # Where the lower cap cuts a step off, it emits less.
+        [action for action, _ in mine] == [action for action, _ in whole[: len(mine)]]
+        for mine, whole in zip(found, schedules(trained, original), strict=True)
+    ]
+    assert all(same)
+    assert found != schedules(elsewhere, alone)
+    # As saved anew it is one for where it is.
+    loaded.save(tmp_path / "again.npz")
+    assert schedules(elsewhere, make_policy(f"{name}@{tmp_path}/again.npz", elsewhere)) == found
+    for again in (make_policy(f"{name}@{tmp_path}/p.npz", trained), original):
+        assert schedules(trained, again) == schedules(trained, original)
+
+
+@pytest.mark.parametrize("environment", [None, 3, {}, {"max_new_tokens": None, "capacity": "64"}])
+def test_a_file_that_does_not_tell_the_settings_is_taken_as_it_is(recorded, tmp_path, environment):
+    env = ReplayEnv(**recorded, max_new_tokens=12)
+    policy = Learned(env, make_network(sizes=(len(env.feature_names), 8, 4)))
+    policy.save(tmp_path / "p.npz", {"environment": environment})
+    assert schedules(env, make_policy(f"learned@{tmp_path}/p.npz", env)) == schedules(env, policy)
 
 
 def test_another_policy_is_refused(env, path):
