@@ -17,14 +17,18 @@ def choose_device(name: str) -> torch.device:
     """The device called ``name``; ``"auto"`` is CUDA when there is one, else the CPU.
 
     Raises:
-        ValueError: When it is no device, or asks for CUDA and there is none.
+        ValueError: When it is neither the CPU nor a CUDA device, or there is no such CUDA device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device {name!r} is unknown; expected 'auto', 'cpu' or 'cuda'") from error
+        # PyTorch knows others, which nothing here waits for when it times.
+        supported = device.type in ("cpu", "cuda")
+    except RuntimeError:
+        supported = False
+    if not supported:
+        raise ValueError(f"device {name!r} is not supported; use 'auto', 'cpu', 'cuda' or 'cuda:<number>'")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r}: this PyTorch sees no CUDA device; use 'cpu' or 'auto'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
