@@ -13,7 +13,7 @@ from benchmarks.replay import Replay, measure_replay
 
 
 def main() -> None:
-    """Parse the command line and run; a mistake of the user is one line on standard error and exit code 2."""
+    """Parse the command line and run; what a user can mend is one line on standard error and exit code 2."""
     app = tyro.extras.SubcommandApp()
 
     @app.command(name="cpu")
@@ -38,7 +38,7 @@ def main() -> None:
 
     try:
         app.cli(description="Measurements behind the project's claims.")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -23,6 +23,7 @@ from entmtp_env.decoding.staged_graph import StagedGraphDecoder
 from entmtp_env.decoding.stages import Stages
 from entmtp_env.fork_safety import fork_only_between
 from entmtp_env.hub import find_heads, from_pretrained, is_repository
+from entmtp_env.model_errors import named_shortage
 from entmtp_env.models import PretrainedModel, command_for_own_weights, load_pretrained
 from entmtp_env.prompts import Prompt, encode_prompt
 
@@ -102,11 +103,15 @@ def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str
     Raises:
         FileNotFoundError: When model or heads are not to be had; the message says what to do.
         ValueError: When a name is unknown or the heads do not fit the model.
+        MemoryError: When the device has too little memory for them.
     """
     key = (model, heads, dtype, device)
     with _loading:
         if key not in _engines:
-            _engines[key] = _load(*key)
+            with named_shortage(
+                f"loading the model {model!r}", "choose a smaller model, another dtype or another device"
+            ):
+                _engines[key] = _load(*key)
         return _engines[key]
 
 

@@ -24,18 +24,32 @@ def named_errors(where: str) -> Iterator[None]:
         MemoryError: When the device has no memory left, however it says so.
     """
     try:
-        yield
+        with named_shortage(where, "lower capacity, or choose another device"):
+            yield
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     except FloatingPointError as error:
         raise FloatingPointError(f"{where}: {error}") from error
+
+
+@contextlib.contextmanager
+def named_shortage(where: str, remedy: str) -> Iterator[None]:
+    """Put a place before the message of a device that has no memory left; other errors pass as they are.
+
+    Args:
+        where: The place.
+        remedy: What to do about it.
+
+    Raises:
+        MemoryError: When the device has no memory left, however it says so.
+    """
+    try:
+        yield
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
         reason = str(error).partition("\n")[0]
-        raise MemoryError(
-            f"{where}: no memory is left on the device ({reason}); lower capacity, or choose another device"
-        ) from error
+        raise MemoryError(f"{where}: no memory is left on the device ({reason}); {remedy}") from error
 
 
 def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:

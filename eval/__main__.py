@@ -35,7 +35,7 @@ _COMMANDS: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
 
 
 def main() -> None:
-    """Parse the command line and run; a mistake of the user is one line on standard error and exit code 2."""
+    """Parse the command line and run; what a user can mend is one line on standard error and exit code 2."""
     try:
         config = tyro.extras.subcommand_cli_from_dict(
             {name: kind for name, (kind, _) in _COMMANDS.items()},
@@ -45,7 +45,7 @@ def main() -> None:
         )
         run = next(run for kind, run in _COMMANDS.values() if kind is type(config))
         run(config)
-    except (ValueError, OSError, EvaluationError) as error:
+    except (ValueError, OSError, MemoryError, EvaluationError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -49,7 +49,8 @@ def main(args: list[str] | None = None) -> int:
         args: The arguments; those of the process by default.
 
     Returns:
-        Exit status: 0, or 2 when a setting or a file is at fault, which standard error names.
+        Exit status: 0, 2 when a setting, a file or too little memory is at fault, which standard error names,
+        or 130 when interrupted.
     """
     try:
         config = tyro.extras.subcommand_cli_from_dict(
@@ -59,9 +60,16 @@ def main(args: list[str] | None = None) -> int:
             args=args,
         )
         _COMMANDS[type(config)](config)
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, MemoryError, FloatingPointError) as error:
         print(f"python -m train: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(
+            "python -m train: interrupted; run the same command again: it goes on where it stopped if its "
+            "--help says so, else it begins anew",
+            file=sys.stderr,
+        )
+        return 130
     return 0
 
 

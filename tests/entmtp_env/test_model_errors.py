@@ -1,8 +1,11 @@
+import re
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
+from entmtp_env import engine
 from entmtp_env.model_errors import named_errors
 
 ERRORS = {
@@ -123,6 +126,25 @@ def test_a_session_that_could_not_be_allocated_is_made_at_the_next_reset(make, m
         patch.setattr(env.engine.backbone, "new_cache", lambda capacity: torch.empty(10**14))
         with pytest.raises(MemoryError, match="no memory is left"):
             env.reset(**PROMPT)
+    env.reset(**PROMPT)
+    assert play(env)[0]["finish_reason"] in ("eos", "length")
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("place", ["_load_base", "from_pretrained"])
+def test_a_model_that_does_not_fit_is_named_and_may_be_loaded_later(
+    make, tiny_files, monkeypatch, place, error
+):
+    # A device of its own: nobody else has loaded the model there.
+    env = make(device="cpu:0")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_engines", {})
+        patch.setattr(engine, "_bases", {})
+        patch.setattr(engine, place, lambda *_: ERRORS[error]())
+        name = re.escape(repr(tiny_files.model))
+        with pytest.raises(MemoryError, match=rf"^loading the model {name}: no memory .*smaller model"):
+            env.reset(**PROMPT)
+        patch.undo()
     env.reset(**PROMPT)
     assert play(env)[0]["finish_reason"] in ("eos", "length")
 

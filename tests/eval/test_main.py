@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from eval.__main__ import main
+from eval.__main__ import _COMMANDS, main
+from eval.compare import Compare
 from tests.eval.decoder_env import ENV_ID
 
 
@@ -69,6 +70,17 @@ def test_a_mistake_is_one_line_and_exit_2(call, decoder, tmp_path, capsys, argum
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert message in line
+
+
+def test_too_little_memory_is_one_line_and_exit_2(call, monkeypatch, capsys):
+    def stop(config):
+        raise MemoryError("loading the model 'big': no memory is left on the device")
+
+    monkeypatch.setitem(_COMMANDS, "compare", (Compare, stop))
+    with pytest.raises(SystemExit) as exit_:
+        call("compare")
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err == "error: loading the model 'big': no memory is left on the device\n"
 
 
 def test_heads_from_the_command_line(call, tiny_files, tmp_path, capsys):

@@ -1,6 +1,7 @@
 import pytest
 
-from train.__main__ import main
+from train.__main__ import _COMMANDS, main
+from train.record import Record
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,27 @@ def test_a_fault_is_one_line(capsys, monkeypatch, tmp_path, args, message):
     assert error.count("\n") == 1
     assert message in error
     assert not list(tmp_path.iterdir())
+
+
+def stopping(error):
+    def stop(config):
+        raise error
+
+    return stop
+
+
+def test_too_little_memory_is_one_line(capsys, monkeypatch):
+    shortage = MemoryError("loading the model 'big': no memory is left on the device")
+    monkeypatch.setitem(_COMMANDS, Record, stopping(shortage))
+    assert main(["record", "--prompts", "chat", "--out", "x.npz"]) == 2
+    assert capsys.readouterr().err == f"python -m train: error: {shortage}\n"
+
+
+def test_an_interruption_says_how_to_go_on(capsys, monkeypatch):
+    monkeypatch.setitem(_COMMANDS, Record, stopping(KeyboardInterrupt()))
+    assert main(["record", "--prompts", "chat", "--out", "x.npz"]) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "interrupted; run the same command again" in line
 
 
 @pytest.mark.parametrize(
