@@ -22,6 +22,7 @@ from entmtp_env.model_errors import named_errors
 from entmtp_env.prompt_queue import PromptQueue
 from entmtp_env.prompts import Prompt, load_prompts
 from entmtp_env.render import render_ansi
+from entmtp_env.render_modes import check_render_mode
 from entmtp_env.rewards import make_reward
 from entmtp_env.token_shapes import TokenShapes
 from entmtp_env.tracker import FeatureTracker, Signals
@@ -88,11 +89,9 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         capacity: int = 2048,
         render_mode: str | None = None,
     ) -> None:
-        if render_mode not in (None, "ansi"):
-            raise ValueError(f"render_mode {render_mode!r} is not supported; use 'ansi' or None")
+        self.render_mode = check_render_mode(type(self), render_mode)
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
-        self.render_mode = render_mode
         self.prompts = load_prompts(prompts)
         self.max_new_tokens, self.capacity = max_new_tokens, capacity
         self.clock: Callable[[], float] = time.perf_counter
@@ -209,10 +208,12 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             options: ``{"prompt_id": …}`` picks the prompt.
 
         Raises:
-            ValueError: When the prompt id or an option is unknown, or the prompt is empty or too long.
+            ValueError: When the prompt id or an option is unknown, and nothing has changed; or the prompt is
+                empty or too long.
             MemoryError: When the device has too little memory for it; a later reset may work.
             FloatingPointError: When the logits behind it are not finite.
         """
+        self._queue.check(options)
         super().reset(seed=seed)
         self._running = False
         if seed is not None:

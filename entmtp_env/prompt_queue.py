@@ -38,14 +38,23 @@ class PromptQueue:
         Raises:
             ValueError: When the prompt id or an option is unknown; the order stays as it is.
         """
-        unknown = set(options or {}) - {"prompt_id"}
-        if unknown:
-            raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'prompt_id'")
-        picked = self.find(options["prompt_id"]) if options else None
+        self.check(options)
         if not self._queue:
             self._queue = list(zip(*draw_order(rng, len(self._index)), strict=True))
         chosen, seed = self._queue.pop()
-        return chosen if picked is None else picked, seed
+        return self.find(options["prompt_id"]) if options else chosen, seed
+
+    def check(self, options: Mapping[str, Any] | None) -> None:
+        """Check options of ``reset``, before anything changes.
+
+        Raises:
+            ValueError: When the prompt id or an option is unknown.
+        """
+        unknown = set(options or {}) - {"prompt_id"}
+        if unknown:
+            raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'prompt_id'")
+        if options:
+            self.find(options["prompt_id"])
 
     def find(self, prompt_id: str) -> int:
         """Number of a prompt.

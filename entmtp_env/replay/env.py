@@ -11,6 +11,7 @@ from gymnasium.error import ResetNeeded
 
 from entmtp_env.features import FeatureSet, Probe
 from entmtp_env.prompt_queue import PromptQueue
+from entmtp_env.render_modes import check_render_mode
 from entmtp_env.replay.costs import NOT_PRICED, load_costs
 from entmtp_env.replay.episodes import Observation, ReplayEpisodes
 from entmtp_env.replay.shipped import load_recording
@@ -66,11 +67,7 @@ class ReplayEnv(ReplayEpisodes):
         capacity: int = 2048,
         render_mode: str | None = None,
     ) -> None:
-        if render_mode is not None:
-            raise ValueError(
-                f"render_mode {render_mode!r} is not supported; use None, or the live environment"
-            )
-        self.render_mode = render_mode
+        self.render_mode = check_render_mode(type(self), render_mode)
         self.tables = ReplayTables.build(
             load_recording(recording), load_costs(costs), load_bank(bank), max_new_tokens, capacity, probe
         )

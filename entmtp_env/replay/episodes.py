@@ -64,10 +64,10 @@ class ReplayEpisodes(gymnasium.Env[Observation, int], ABC):
             options: ``{"prompt_id": …}`` picks the prompt.
 
         Raises:
-            ValueError: When the prompt id or an option is unknown.
+            ValueError: When the prompt id or an option is unknown; nothing has changed.
         """
+        self._queue.check(options)
         super().reset(seed=seed)
-        self._running = False
         if seed is not None:
             self._queue.clear()
         self._index, _ = self._queue.draw(self.np_random, options)

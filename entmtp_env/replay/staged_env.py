@@ -12,6 +12,7 @@ from gymnasium.error import ResetNeeded
 
 from entmtp_env.decoding.stages import DEEPER, load_stages
 from entmtp_env.prompt_queue import PromptQueue
+from entmtp_env.render_modes import check_render_mode
 from entmtp_env.replay.costs import NOT_PRICED, load_costs, warn_of_others
 from entmtp_env.replay.episodes import Observation, ReplayEpisodes
 from entmtp_env.replay.shipped import load_recording
@@ -62,11 +63,7 @@ class StagedReplayEnv(ReplayEpisodes):
         capacity: int = 2048,
         render_mode: str | None = None,
     ) -> None:
-        if render_mode is not None:
-            raise ValueError(
-                f"render_mode {render_mode!r} is not supported; use None, or the live environment"
-            )
-        self.render_mode = render_mode
+        self.render_mode = check_render_mode(type(self), render_mode)
         self.stages = self.bank = load_stages(stages)
         texts, measured = load_recording(recording), load_costs(costs)
         warn_of_others(measured, texts.manifest)

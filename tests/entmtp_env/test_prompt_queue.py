@@ -55,4 +55,9 @@ def test_unknown_prompts_and_options_are_named_and_take_no_turn():
         queue.draw(rng, {"prompt_id": "q"})
     with pytest.raises(ValueError, match=r"unknown reset options \['prompt'\]; the only one is 'prompt_id'"):
         queue.draw(rng, {"prompt": "p1"})
+    for wrong in ({"prompt_id": "q"}, {"prompt": "p1"}):
+        with pytest.raises(ValueError, match=r"no prompt|unknown reset options"):
+            queue.check(wrong)
+    for right in (None, {}, {"prompt_id": "p3"}):
+        queue.check(right)
     assert draws(queue, rng, 9) == draws(PromptQueue(IDS, "set"), np.random.default_rng(0), 9)
