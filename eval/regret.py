@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from entmtp_env.replay.costs import load_costs
 from entmtp_env.replay.oracle import solve
-from entmtp_env.replay.recording import Recording
 from entmtp_env.replay.shipped import load_recording
-from entmtp_env.replay.vector_env import ReplayVectorEnv
+from entmtp_env.replay.tables import ReplayTables
+from entmtp_env.trees import load_bank
 from eval.statistics import Ratio, throughput_ratio
 from eval.stored import StoredRun
-from policies.lockstep import Script, replay
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Regret:
 
     Attributes:
         policy: Its spec, or the single tree that would have been fastest on these texts.
-        regret: Time over that of the oracle, both replayed with the same costs; 1 is optimal.
-        departing: Texts that are not the recorded ones (rounding, or another model); the schedule is then
-            priced on a text that it was not made for.
+        regret: Time over that of the oracle, both by the same costs; 1 is optimal. ``None`` when no text came
+            out under every policy.
+        departing: Texts that are not the recorded ones, by rounding or as the rule depends on the trees.
     """
 
     policy: str
-    regret: Ratio
+    regret: Ratio | None
     departing: int
 
 
@@ -38,12 +38,14 @@ class RegretTable:
     """The regrets on one prompt set.
 
     Attributes:
-        texts: Texts that are both in the results and in the recording.
-        approximate: Whether texts depend on the schedule (``typical``), so that the replay is approximate.
-        rows: The best single tree, then the policies.
+        texts: Texts whose prompts are both in the results and in the recording.
+        same: Those of them that came out as recorded under every policy: the schedules are priced on these.
+        approximate: Whether texts depend on the schedule (``typical``), so that acceptance is approximate.
+        rows: The best single tree, when a text is left to tell it by, then the policies.
     """
 
     texts: int
+    same: int
     approximate: bool
     rows: Sequence[Regret]
 
@@ -53,8 +55,12 @@ def replayed_regret(
     recordings: Sequence[str],
     costs: str,
     settings: Mapping[str, Any],
+    environments: Iterable[Mapping[str, Any]],
 ) -> RegretTable | None:
-    """Replay the recorded trees of a comparison and compare their time with the oracle's.
+    """Price the schedules of a comparison and compare their time with the oracle's.
+
+    A schedule is made for its own text: on another, its trees would accept something else and run out too
+    early or too late. So only texts count that every policy wrote as they are recorded.
 
     Args:
         policies: Episodes by policy, on the same prompts in the same order; a policy with trees of another
@@ -62,13 +68,15 @@ def replayed_regret(
         recordings: Recordings as :func:`~entmtp_env.replay.shipped.load_recording` takes them.
         costs: Costs as :func:`~entmtp_env.replay.costs.load_costs` takes them.
         settings: Fields of the comparison's command.
+        environments: Manifests of its environments.
 
     Returns:
         The regrets; ``None`` when no prompt is recorded.
 
     Raises:
-        ValueError: When recording, costs and the comparison's bank, cap or probe do not fit together, or the
-            KV cache is so small that a text's length would depend on the schedule.
+        ValueError: When the recording is of another model, heads or acceptance rule than the comparison; when
+            recording, costs and the comparison's bank, cap or probe do not fit together, or the KV cache is
+            so small that a text's length would depend on the schedule.
         FileNotFoundError: When a file is missing.
     """
     recording = load_recording(recordings)
@@ -77,41 +85,60 @@ def replayed_regret(
         policy: [own for own in all_runs if own.run.episode.prompt_id in index]
         for policy, all_runs in policies.items()
     }
-    ids = [own.run.episode.prompt_id for own in next(iter(runs.values()))]
-    if not ids:
+    texts = np.array([index[own.run.episode.prompt_id] for own in next(iter(runs.values()))], dtype=np.int64)
+    if not len(texts):
         return None
-    keys = ("bank", "max_new_tokens", "features", "probe", "capacity")
-    envs = ReplayVectorEnv(
-        len(ids), recording=list(recordings), costs=costs, **{key: settings[key] for key in keys}
-    )
-    texts = np.array([index[prompt_id] for prompt_id in ids])
-    envs.tables.check_lengths(texts)
-    oracle = solve(envs.tables)
-    best, statics = oracle.seconds[texts], oracle.static_seconds[:, texts]
-    fastest = int(statics.sum(axis=1).argmin())
-    tokens = (envs.tables.ends - envs.tables.starts)[texts]
+    for environment in environments:
+        recording.check_origin(environment, "the comparison")
+    bank = load_bank(settings["bank"])
+    limits = {key: settings[key] for key in ("max_new_tokens", "capacity", "probe")}
+    tables = ReplayTables.build(recording, load_costs(costs), bank, **limits)
+    tables.check_lengths(texts)
+    trees = set(enumerate(bank.names))
+    runs = {
+        policy: own_runs
+        for policy, own_runs in runs.items()
+        if {(step.action, step.tree) for own in own_runs for step in own.run.episode.steps} <= trees
+    }
+    departing = {
+        policy: np.array([_departs(tables, text, own) for text, own in zip(texts, own_runs, strict=True)])
+        for policy, own_runs in runs.items()
+    }
+    same = ~np.logical_or.reduce([*departing.values(), np.zeros(len(texts), dtype=np.bool_)])
+    if not same.any():
+        rows = [Regret(policy, None, int(own.sum())) for policy, own in departing.items()]
+        return RegretTable(len(texts), 0, recording.approximate, rows)
+    priced, oracle = texts[same], solve(tables)
+    best, statics = oracle.seconds[priced], oracle.static_seconds[:, priced]
+    tokens = (tables.ends - tables.starts)[priced]
 
     def regret(seconds: Any) -> Ratio:
         return throughput_ratio(
             tokens, best, tokens, seconds, settings["bootstrap_samples"], settings["seed"]
         )
 
-    rows = [Regret(f"best single tree: {envs.bank.names[fastest]}", regret(statics[fastest]), 0)]
+    fastest = int(statics.sum(axis=1).argmin())
+    rows = [Regret(f"best single tree: {bank.names[fastest]}", regret(statics[fastest]), 0)]
     for policy, own_runs in runs.items():
-        used = {(step.action, step.tree) for own in own_runs for step in own.run.episode.steps}
-        if not used <= set(enumerate(envs.bank.names)):
-            continue
-        script = Script([[step.action for step in own.run.episode.steps] for own in own_runs])
-        seconds = [episode.seconds for episode in replay(envs, script, ids).episodes]
-        departing = sum(_departs(recording, index[own.run.episode.prompt_id], own) for own in own_runs)
-        rows.append(Regret(policy, regret(seconds), departing))
-    return RegretTable(len(ids), recording.approximate, rows)
+        pairs = zip(texts, own_runs, same, strict=True)
+        seconds = [_seconds(tables, text, own) for text, own, counts in pairs if counts]
+        rows.append(Regret(policy, regret(seconds), int(departing[policy].sum())))
+    return RegretTable(len(texts), len(priced), recording.approximate, rows)
 
 
-def _departs(recording: Recording, text: int, own: StoredRun) -> bool:
-    """Whether a text differs from the recorded one, which may be longer; by its tokens where known."""
+def _departs(tables: ReplayTables, text: int, own: StoredRun) -> bool:
+    """Whether a text differs from the recorded one up to the cap; by its tokens where known."""
+    start, end = int(tables.starts[text]), int(tables.ends[text])
+    if own.run.episode.tokens != end - start:
+        return True
     ids = [token for detail in own.run.details for token in detail.token_ids]
     if not ids:
-        return not recording.texts[text].text.startswith(own.run.episode.text)
-    start = int(recording.offsets[text])
-    return recording.tokens[start : start + len(ids)].tolist() != ids
+        return not tables.recording.texts[text].text.startswith(own.run.episode.text)
+    return tables.recording.tokens[start:end].tolist() != ids
+
+
+def _seconds(tables: ReplayTables, text: int, own: StoredRun) -> float:
+    """What the steps of a text cost where they were taken."""
+    steps = own.run.episode.steps
+    rows = tables.starts[text] + np.cumsum([0, *(step.tokens for step in steps[:-1])])
+    return float(tables.costs.seconds[[step.action for step in steps], tables.contexts[rows]].sum())

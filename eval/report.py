@@ -56,7 +56,7 @@ def report(config: Report) -> Path:
 
     Raises:
         ValueError: When a file of the folder is damaged, no prompt was finished by all policies, or the
-            recordings have none of the prompts or do not fit the comparison.
+            recordings have none of the prompts or are of another model, heads or acceptance rule.
         FileNotFoundError: When the folder, a recording or a cost table is missing.
     """
     results = load_results(config.results)
@@ -66,7 +66,7 @@ def report(config: Report) -> Path:
     colours, losses = tree_colours(own.run for own in results.runs), load_losslessness(results.path)
     with progress_bar() as bar:
         sections = [
-            make_section(name, policies, results.settings, colours, config.recordings, config.costs)
+            make_section(name, policies, results.manifest, colours, config.recordings, config.costs)
             for name, policies in bar.track(sets.items(), description="prompt sets", total=len(sets))
         ]
     if config.recordings and not any(section.regret for section in sections):

@@ -84,7 +84,7 @@ class SetSection:
 def make_section(
     name: str,
     policies: Mapping[str, Sequence[StoredRun]],
-    settings: Mapping[str, Any],
+    manifest: Mapping[str, Any],
     colours: Mapping[str, str],
     recordings: Sequence[str],
     costs: str,
@@ -94,7 +94,7 @@ def make_section(
     Args:
         name: The set.
         policies: Episodes by policy, on the same prompts in the same order.
-        settings: Fields of the comparison's command.
+        manifest: That of the comparison.
         colours: Colour by tree.
         recordings: Recordings to measure regret on; may be empty.
         costs: Costs of the replay.
@@ -103,7 +103,9 @@ def make_section(
         ValueError: When recording and comparison do not fit together.
         FileNotFoundError: When a recording or cost table is missing.
     """
+    settings = manifest["settings"]
     samples, seed = settings["bootstrap_samples"], settings["seed"]
+    environments = manifest["environments"].get(name, {}).values()
     episodes = {policy: [own.run.episode for own in runs] for policy, runs in policies.items()}
     rows = summarise(episodes, settings["baseline"], samples, seed)
     ones = np.ones(rows[0].prompts)
@@ -128,7 +130,7 @@ def make_section(
         pareto=scatter(points),
         histograms=_histograms(policies),
         splits=_splits(policies),
-        regret=replayed_regret(policies, recordings, costs, settings) if recordings else None,
+        regret=replayed_regret(policies, recordings, costs, settings, environments) if recordings else None,
         trace=trace_data({policy: [own.run for own in runs] for policy, runs in policies.items()}, colours),
     )
 

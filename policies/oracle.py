@@ -15,8 +15,6 @@ from entmtp_env.replay.tables import ReplayTables
 from policies.base import Memory, SchedulerPolicy, SchedulingEnv
 from policies.options import names
 
-_SAME = ("acceptance", "model_fingerprint", "heads_fingerprint")
-
 
 class Oracle(SchedulerPolicy):
     """The tree that the best schedule takes, found by dynamic programming over the recorded text.
@@ -45,6 +43,7 @@ class Oracle(SchedulerPolicy):
 
     name = "oracle"
     argument: ClassVar[str | None] = "recording"
+    observes = False
 
     def __init__(
         self, env: SchedulingEnv, recording: str | Sequence[str] = "", costs: str | Sequence[str] = ""
@@ -95,13 +94,7 @@ class Oracle(SchedulerPolicy):
 
     def _tables(self, recordings: Sequence[str], costs: str) -> ReplayTables:
         env, recording = self._env, load_recording(recordings)
-        for key in _SAME:
-            here, there = env.manifest[key], recording.manifest[key]
-            if here != there:
-                raise ValueError(
-                    f"policy 'oracle': {key} is {there!r} in the recording and {here!r} in this environment; "
-                    "record the prompts with its model, heads and acceptance by 'python -m train record'"
-                )
+        recording.check_origin(env.manifest, f"the environment of policy {self.name!r}")
         if recording.manifest["acceptance"] != "greedy" and not hasattr(env, "tables"):
             raise ValueError(
                 f"policy 'oracle': under {recording.manifest['acceptance']!r} a live text is another one "

@@ -6,7 +6,7 @@ Under ``greedy`` and ``sample`` the text does not depend on the trees, so a reco
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ FORMAT = 1
 IDENTITY = ("model_fingerprint", "heads_fingerprint", "acceptance", "dtype", "max_new_tokens")
 """Entries of the manifest that must be the same within a recording."""
 
+_ORIGIN = ("acceptance", "model_fingerprint", "heads_fingerprint")
 _LIMITS = {"prompt_tokens": 1 << 31, "seed": 1 << 64}
 _FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int32)
 
@@ -142,6 +143,23 @@ class Recording:
         for name in _ARRAYS:
             digest.update(getattr(self, name).tobytes())
         return digest.hexdigest()[:16]
+
+    def check_origin(self, manifest: Mapping[str, Any], there: str) -> None:
+        """Check that it prices what decodes elsewhere: the same model, heads and acceptance rule.
+
+        Args:
+            manifest: That of the environment that decodes.
+            there: What that is, for the message.
+
+        Raises:
+            ValueError: When it is another one.
+        """
+        for key in _ORIGIN:
+            if manifest.get(key) != self.manifest[key]:
+                raise ValueError(
+                    f"{key} is {self.manifest[key]!r} in the recording and {manifest.get(key)!r} in {there}; "
+                    "record the prompts with its model, heads and acceptance by 'python -m train record'"
+                )
 
     def select(self, texts: Sequence[int]) -> Recording:
         """A recording of some of the texts, in the order given."""

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import shutil
@@ -6,6 +7,7 @@ import sys
 import pytest
 import tyro
 
+from entmtp_env.replay.recording import Recording
 from eval.compare import compare
 from eval.report import Report, report
 from eval.results import ResultFolder
@@ -64,6 +66,22 @@ def test_the_page_stands_alone_and_says_it_all(folder, recording, capsys):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert json.dumps(manifest["environments"], indent=2).splitlines()[2].strip() in text
     assert page.count("circle", **{"class": "dot"}) == 2 * len(rows)
+
+
+def test_regret_says_on_how_many_texts(folder, recording, tmp_path):
+    original = Recording.load(recording)
+    pages = []
+    for name, changed in (("all", []), ("none", slice(None))):
+        tokens = original.tokens.copy()
+        tokens[original.offsets[:-1][changed]] += 1
+        path = tmp_path / f"{name}.npz"
+        dataclasses.replace(original, tokens=tokens).save(path)
+        page = Page(report(Report(folder, (str(path),), COSTS)).read_text(encoding="utf-8"))
+        pages.append(" ".join(page.text.split()))
+    assert "on 3 of the 3 recorded texts" in pages[0]
+    assert "best single tree" in pages[0]
+    assert "None of the 3 recorded texts came out as recorded" in pages[1]
+    assert "best single tree" not in pages[1]
 
 
 def test_the_script_gets_every_step(folder):

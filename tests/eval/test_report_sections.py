@@ -10,7 +10,10 @@ from eval.stored import StoredRun
 from eval.summary import summarise
 from eval.watch import StepDetail
 
-SETTINGS = {"baseline": "hydra-default", "bootstrap_samples": 300, "seed": 0}
+MANIFEST = {
+    "settings": {"baseline": "hydra-default", "bootstrap_samples": 300, "seed": 0},
+    "environments": {"chat": {}},
+}
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def section(episode):
             for policy, runs in episodes.items()
         }
         colours = tree_colours(own.run for runs in policies.values() for own in runs)
-        return make_section("chat", policies, SETTINGS, colours, (), "auto")
+        return make_section("chat", policies, MANIFEST, colours, (), "auto")
 
     return build
 
