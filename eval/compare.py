@@ -149,7 +149,7 @@ def compare(config: Compare) -> dict[str, list[PolicySummary]]:
         }
         first: Any = next(iter(contests.values())).env.unwrapped
         if outcome.complete:
-            folder.write_json("summary.json", plain_summaries(config, summaries))
+            folder.write_json("summary.json", plain_summaries(summaries, config.baseline))
             save_figure(out / "plot.png", comparison_figure(summaries, next(iter(contests.values())).trees))
         exact = lossless and "float32" in str(first.manifest["dtype"])
     console = result_console()
@@ -271,10 +271,10 @@ def make_contest(config: Compare, prompts: str, entrants: Mapping[str, Entrant])
     return contest
 
 
-def plain_summaries(config: Compare, summaries: Mapping[str, Sequence[PolicySummary]]) -> dict[str, Any]:
+def plain_summaries(summaries: Mapping[str, Sequence[PolicySummary]], baseline: str) -> dict[str, Any]:
     """The summaries as plain JSON values."""
     rows = {prompts: [dataclasses.asdict(row) for row in own] for prompts, own in summaries.items()}
-    return {"reference": REFERENCE, "baseline": config.baseline, "sets": rows}
+    return {"reference": REFERENCE, "baseline": baseline, "sets": rows}
 
 
 def _check_texts(summaries: Mapping[str, Sequence[PolicySummary]], out: Path) -> None:

@@ -4,60 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from entmtp_env.engine import SHIPPED_HEADS
 from entmtp_env.figures import save_figure
 from entmtp_env.prompt_sources import PromptsUnavailableError
 from entmtp_env.prompts import load_prompts
-from entmtp_env.trees import TopologyBank, published_trees
 from eval.compare import (
     Compare,
     check_settings,
     describe_contests,
     make_contest,
-    plain_summaries,
     print_end,
     result_console,
     result_path,
 )
-from eval.contest import Contest, Outcome, check_excluded, run_contests
-from eval.environment import enter_policies, make_live_env
+from eval.contest import Contest, check_excluded, run_contests
+from eval.environment import enter_policies, environment_manifest
 from eval.interleave import Entrant
 from eval.losslessness import load_losslessness
 from eval.losslessness_table import loss_line
-from eval.paper_claims import Claim, check_claims
-from eval.paper_numbers import PAPER
+from eval.medusa_row import MEDUSA, MEDUSA_TREE, make_medusa_env, medusa_heads
+from eval.paper_summary import HYDRA, PaperResult, method, plain_paper, summarise_paper, task_name
 from eval.paper_table import LEGEND, claim_line, paper_table
 from eval.plot import comparison_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE
-from eval.summary import PolicySummary, summarise
-from policies import SchedulingEnv
 from policies.registry import make_named_policy
-
-HYDRA, MEDUSA = "hydra-default", "medusa-default"
-"""Rows beside autoregressive decoding that are always asked for."""
-
-MEDUSA_TREE = "medusa-7b-stage1"
-"""Medusa's published tree for heads trained on a frozen model (arXiv 2401.10774)."""
-
-_METHODS = {
-    REFERENCE: "Vanilla",
-    MEDUSA: "Medusa",
-    HYDRA: "Hydra",
-    "static": "EntMTP*",
-    "threshold": "EntMTP^τ",
-    "ladder": "EntMTP-l",
-}
-_CALIBRATED = ("static", "threshold", "ladder")
 
 
 @dataclass(frozen=True)
@@ -117,21 +93,6 @@ class Paper(Compare):
     seed: int = 123
 
 
-@dataclass(frozen=True)
-class PaperResult:
-    """What came out.
-
-    Attributes:
-        summaries: Rows by prompt set.
-        claims: The paper's claims by prompt set.
-        left_out: Reason by what did not run: a prompt set, or the row of Medusa.
-    """
-
-    summaries: Mapping[str, list[PolicySummary]]
-    claims: Mapping[str, list[Claim]]
-    left_out: Mapping[str, str]
-
-
 def paper(config: Paper) -> PaperResult:
     """Run the table, print it and write its files.
 
@@ -152,11 +113,10 @@ def paper(config: Paper) -> PaperResult:
     console = result_console()
     with contextlib.ExitStack() as stack:
         tasks, left_out = _available(config)
-        medusa = _medusa_heads(config)
-        if not medusa:
+        if not medusa_heads(dataclasses.asdict(config)):
             left_out["Medusa"] = f"no Medusa heads ship for {config.model!r}; pass medusa_heads"
         _print_left_out(console, left_out)
-        contests = {prompts: _prepare(config, prompts, medusa, stack) for prompts in tasks}
+        contests = {prompts: _prepare(config, prompts, stack) for prompts in tasks}
         check_excluded(contests)
         folder = ResultFolder(out, config.overwrite, config.resume)
         manifest = folder.continued(_manifest(config, contests, left_out))
@@ -165,9 +125,11 @@ def paper(config: Paper) -> PaperResult:
         stack.enter_context(folder)
         folder.write_json("manifest.json", manifest)
         outcome = run_contests(contests, folder, config.seed)
-        result = _summarise(config, outcome, left_out)
+        result = summarise_paper(
+            outcome.sets, left_out, config.baseline, config.bootstrap_samples, config.seed
+        )
         if outcome.complete:
-            folder.write_json("summary.json", _plain(config, result))
+            folder.write_json("summary.json", plain_paper(result, config.baseline))
             trees = next(iter(contests.values())).trees
             save_figure(out / "plot.png", comparison_figure(result.summaries, trees))
     for prompts, rows in result.summaries.items():
@@ -186,17 +148,6 @@ def paper(config: Paper) -> PaperResult:
     return result
 
 
-def task_name(prompts: str) -> str:
-    """Name of the task of a prompt set: ``gsm8k`` of ``gsm8k@test.parquet:evaluation``, or a file's stem."""
-    return Path(re.split(r"@|:(?=calibration$|evaluation$)", prompts)[0]).stem
-
-
-def method(row: str) -> str:
-    """The paper's name of a row; empty when it has none, as a scheduler that was not calibrated."""
-    name = re.split("[:@]", row)[0]
-    return "" if name in _CALIBRATED and "@" not in row else _METHODS.get(name, "")
-
-
 def _available(config: Paper) -> tuple[list[str], dict[str, str]]:
     """The prompt sets that are here, and why the others are not."""
     tasks, missing = [], {}
@@ -212,34 +163,15 @@ def _available(config: Paper) -> tuple[list[str], dict[str, str]]:
     return tasks, missing
 
 
-def _medusa_heads(config: Paper) -> str:
-    if config.medusa_heads != "auto":
-        return config.medusa_heads
-    return "medusa" if "medusa" in SHIPPED_HEADS.get(config.model, ()) else ""
-
-
-def _prepare(config: Paper, prompts: str, medusa: str, stack: contextlib.ExitStack) -> Contest:
+def _prepare(config: Paper, prompts: str, stack: contextlib.ExitStack) -> Contest:
     task, settings = task_name(prompts), dataclasses.asdict(config)
     specs = dict.fromkeys((REFERENCE, HYDRA, config.baseline, *config.policies))
     entrants = enter_policies(settings, prompts, {s: s.replace("{task}", task) for s in specs}, stack)
-    reference = entrants[REFERENCE]
-    if medusa:
-        # No bank has its tree, and its heads are not those that a bank is made for.
-        bank = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "bank.json"
-        TopologyBank([published_trees()[MEDUSA_TREE]], name=MEDUSA_TREE).save(bank)
-        env = make_live_env(settings | {"heads": medusa, "bank": str(bank)}, prompts, config.env_id)
-        stack.callback(env.close)
-        _check_medusa(env, medusa)
+    if medusa_heads(settings):
+        env = make_medusa_env(settings, prompts, stack)
         row = Entrant(env, make_named_policy(f"static:{MEDUSA_TREE}", env))
-        entrants = {REFERENCE: reference, MEDUSA: row} | entrants
+        entrants = {REFERENCE: entrants[REFERENCE], MEDUSA: row} | entrants
     return make_contest(config, prompts, entrants)
-
-
-def _check_medusa(env: SchedulingEnv, heads: str) -> None:
-    unwrapped: Any = env.unwrapped
-    arch = unwrapped.manifest["heads_arch"]
-    if arch != "medusa":
-        raise ValueError(f"medusa_heads {heads!r} are {arch} heads; pass heads of the architecture medusa")
 
 
 def _manifest(config: Paper, contests: Mapping[str, Contest], left_out: Mapping[str, str]) -> dict[str, Any]:
@@ -248,38 +180,10 @@ def _manifest(config: Paper, contests: Mapping[str, Contest], left_out: Mapping[
     medusa: dict[str, Any] = {}
     for prompts, contest in contests.items():
         if MEDUSA in contest.entrants:
-            unwrapped: Any = contest.entrants[MEDUSA].env.unwrapped
-            medusa[prompts] = dict(unwrapped.manifest)
+            medusa[prompts] = environment_manifest(contest.entrants[MEDUSA].env)
     # Under the name that those who read results look for.
     manifest["settings"]["policies"] = rows
     return manifest | {"medusa_environments": medusa, "left_out": dict(left_out)}
-
-
-def _summarise(config: Paper, outcome: Outcome, left_out: Mapping[str, str]) -> PaperResult:
-    samples, seed = config.bootstrap_samples, config.seed
-    summaries, claims = {}, {}
-    for prompts, rows in outcome.sets.items():
-        summaries[prompts] = summarise(rows, config.baseline, samples, seed)
-        # Of several rows of one method, the first stands for it.
-        methods = {method(row): episodes for row, episodes in reversed(list(rows.items()))}
-        claims[prompts] = check_claims(task_name(prompts), methods, samples, seed)
-    return PaperResult(summaries, claims, left_out)
-
-
-def _plain(config: Paper, result: PaperResult) -> dict[str, Any]:
-    return plain_summaries(config, result.summaries) | {
-        "methods": {row.policy: method(row.policy) for rows in result.summaries.values() for row in rows},
-        "paper": {
-            prompts: {name: dataclasses.asdict(own) for name, own in PAPER[task_name(prompts)].items()}
-            for prompts in result.summaries
-            if task_name(prompts) in PAPER
-        },
-        "claims": {
-            prompts: [dataclasses.asdict(claim) | {"verdict": claim.verdict} for claim in claims]
-            for prompts, claims in result.claims.items()
-        },
-        "left_out": dict(result.left_out),
-    }
 
 
 def _print_left_out(console: Console, left_out: Mapping[str, str]) -> None:

@@ -85,8 +85,19 @@ def check_every_change(folder, name, line, ignored):
 
 
 def test_every_changed_number_of_a_step_is_found(folder):
+    lines = list(map(json.loads, (folder / "steps.jsonl").read_text().splitlines()))
+    reads, blind = ([own["policy"] for own in lines].index(name) for name in ("ladder", "autoregressive"))
     # Tokens, scores and how deep was drafted are what live decoding checks.
-    assert check_every_change(folder, "steps.jsonl", 5, {"token_ids", "scores", "deeper"}) >= 13
+    ignored = {"token_ids", "scores", "deeper"}
+    assert check_every_change(folder, "steps.jsonl", reads, ignored) >= 13
+    # The clock of rewards counts observations that are in no column of a policy that reads none.
+    assert check_every_change(folder, "steps.jsonl", blind, ignored | {"reward"}) >= 12
+
+
+def test_no_text_is_faster_by_its_rewards_than_by_its_seconds(folder):
+    rewrite(folder, "steps.jsonl", lambda line: {"reward": 9 * line["reward"]})
+    problems = inconsistencies(load_results(folder))
+    assert sum("the rewards add up to" in problem for problem in problems) == 12
 
 
 def test_every_changed_number_of_an_episode_is_found(folder):
@@ -95,8 +106,48 @@ def test_every_changed_number_of_an_episode_is_found(folder):
 
 
 def test_every_changed_number_of_the_summary_is_found(folder):
-    ignored = {"reference", "baseline"}
-    assert check_every_change(folder, "summary.json", None, ignored) > 60
+    assert check_every_change(folder, "summary.json", None, set()) > 60
+
+
+@pytest.mark.parametrize("sets", [[], {}, None, 3])
+def test_a_summary_without_its_sets_is_said(folder, sets):
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sets": sets}))
+    (problem, *_) = inconsistencies(load_results(folder))
+    assert problem.startswith("summary.json, sets")
+
+
+def rewrite(folder, name, change):
+    path = folder / name
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line | change(line)) + "\n" for line in lines))
+
+
+TIMES = [f"{part}seconds" for part in ("", "policy_", "draft_", "verify_", "accept_", "commit_", "feature_")]
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_no_time_is_negative(folder, name):
+    """The totals follow, so that only the sign gives it away."""
+    rewrite(folder, "steps.jsonl", lambda line: {name: -line[name]})
+    if name in ("seconds", "policy_seconds"):
+        rewrite(folder, "episodes.jsonl", lambda line: {name: -line[name]})
+    problems = inconsistencies(load_results(folder))
+    assert sum(f"has {name} = -" in problem for problem in problems) == len(problems) or name == "seconds"
+    assert any(f"has {name} = -" in problem and "a time is at least 0" in problem for problem in problems)
+
+
+def test_times_of_nothing_are_said(folder):
+    for name in ("steps.jsonl", "episodes.jsonl"):
+        rewrite(folder, name, lambda line: {key: 0.0 for key in line if key.endswith("seconds")})
+    problems = inconsistencies(load_results(folder))
+    assert any("it took 0.0 seconds" in problem for problem in problems)
+
+
+def test_no_step_is_without_a_token(folder):
+    rewrite(folder, "steps.jsonl", lambda line: {"tokens": 0, "accept_length": -1, "token_ids": []})
+    rewrite(folder, "episodes.jsonl", lambda line: {"tokens": 0})
+    assert any("0 tokens with -1 accepted" in problem for problem in inconsistencies(load_results(folder)))
 
 
 @pytest.mark.parametrize(

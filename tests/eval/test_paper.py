@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shutil
 from types import SimpleNamespace
 
 import gymnasium
@@ -9,10 +10,14 @@ from entmtp_env.decoding import save_heads
 from entmtp_env.prompt_sources import PromptsUnavailableError
 from entmtp_env.trees import default_bank
 from eval.consistency import inconsistencies
+from eval.interleave import EvaluationError
 from eval.losslessness import Losslessness, losslessness
-from eval.paper import HYDRA, MEDUSA, Paper, method, paper, task_name
+from eval.medusa_row import MEDUSA
+from eval.paper import Paper, paper
+from eval.paper_summary import HYDRA, method, task_name
 from eval.results import FILES
 from eval.stored import load_results
+from eval.validate import Validate, validate
 from policies.policy_file import PolicyFile
 from tests.eval.decoder_env import DecoderEnv
 from tests.tiny import tiny_backbone, tiny_heads
@@ -222,6 +227,35 @@ def test_the_summary_has_claims_methods_and_the_papers_rows(settings):
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda summary, prompts: summary["claims"][prompts][0]["ratio"].update(value=9),
+            "Hydra, ratio, value",
+        ),
+        (lambda summary, prompts: summary["claims"][prompts][1].update(verdict="holds"), "EntMTP*, verdict"),
+        (lambda summary, prompts: summary["claims"][prompts].pop(), "claims"),
+        (lambda summary, prompts: summary.pop("claims"), "claims"),
+        (lambda summary, prompts: summary["methods"].update(random="EntMTP^τ"), "methods, random"),
+        (lambda summary, prompts: summary["paper"][prompts]["Hydra"].update(tau=1.0), "Hydra, tau"),
+        (lambda summary, prompts: summary.update(baseline="random"), "baseline"),
+        (lambda summary, prompts: summary.update(left_out={"arc": "no"}), "left_out, arc"),
+    ],
+)
+def test_whatever_is_changed_in_the_summary_is_found(settings, change, message):
+    config = settings()
+    paper(config)
+    assert inconsistencies(load_results(config.out)) == []
+    path = config.out / "summary.json"
+    summary = json.loads(path.read_text())
+    change(summary, config.prompts[0])
+    path.write_text(json.dumps(summary))
+    (problem,) = inconsistencies(load_results(config.out))
+    assert problem.startswith("summary.json, ")
+    assert message in problem
+
+
+@pytest.mark.parametrize(
     ("prompts", "name"),
     [
         ("gsm8k", "gsm8k"),
@@ -272,6 +306,27 @@ def test_stopped_and_resumed_it_has_the_same_rows_and_prompts(settings, monkeypa
     assert {row.prompts for row in rows} == {4}
 
 
+def check_medusa_is_repeated(folder, tmp_path):
+    """A changed token of its row is found, and neither other heads nor a missing place are let through."""
+    config = Validate(shutil.copytree(folder, tmp_path / "changed"), tolerance=float("inf"))
+    steps, manifest = config.results / "steps.jsonl", config.results / "manifest.json"
+    lines = steps.read_text().splitlines(keepends=True)
+    place, line = next((i, own) for i, own in enumerate(map(json.loads, lines)) if own["policy"] == MEDUSA)
+    line["token_ids"][0] += 1
+    steps.write_text("".join([*lines[:place], json.dumps(line) + "\n", *lines[place + 1 :]]))
+    with pytest.raises(EvaluationError, match=f"{MEDUSA} on .*: step 0: token_ids"):
+        validate(config)
+    recorded = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(recorded | {"medusa_environments": {}}))
+    with pytest.raises(ValueError, match=f"does not say in which environment '{MEDUSA}' ran"):
+        validate(config)
+    for environment in recorded["medusa_environments"].values():
+        environment["heads_fingerprint"] = "other"
+    manifest.write_text(json.dumps(recorded))
+    with pytest.raises(ValueError, match="heads_fingerprint 'other' recorded"):
+        validate(config)
+
+
 def test_on_real_engines_all_rows_run_and_perplexity_is_claimed(tiny_files, calibrated, tmp_path, capsys):
     staged = ("staged-threshold", "eagle2", "eagle2-cost-aware", "prompt-lookup")
     assert set(staged) < set(Paper().policies)
@@ -293,6 +348,9 @@ def test_on_real_engines_all_rows_run_and_perplexity_is_claimed(tiny_files, cali
     assert [row.same_texts for row in rows] == [2] * len(rows)
     assert not any(MEDUSA in rows for rows in load_results(config.out).manifest["env_ids"].values())
     assert "nats per token of Vanilla" not in capsys.readouterr().out
+    repeated = validate(Validate(config.out, tolerance=float("inf")))
+    assert {own.policy for own in repeated if not own.differences} == set(rows_of(config))
+    check_medusa_is_repeated(config.out, tmp_path)
     losslessness(Losslessness(config.out))
     capsys.readouterr()
     paper(dataclasses.replace(config, resume=True))

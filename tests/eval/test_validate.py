@@ -8,10 +8,8 @@ import pytest
 import tyro
 
 from eval.compare import compare
-from eval.interleave import EvaluationError, Run
-from eval.stored import load_results
-from eval.validate import Repetition, Validate, first_difference, validate
-from eval.watch import StepDetail
+from eval.interleave import EvaluationError
+from eval.validate import Repetition, Validate, validate
 from tests.eval.tiny_results import staged_results, tiny_results
 
 SPEED_LEFT_OUT = math.inf
@@ -217,39 +215,80 @@ def test_settings_out_of_range(folder, settings):
         validate(Validate(folder, **settings))
 
 
-def test_only_what_is_recorded_is_compared(folder):
-    own = load_results(folder).runs[0].run
-    bare = dataclasses.replace(own, details=[StepDetail()] * len(own.details))
-    assert first_difference(bare, own, 0.0) == ""
-    assert first_difference(own, bare, 0.0).startswith("step 0: token_ids")
+def with_less(key, less):
+    """Leave some of a detail out of one step only."""
+    return once(
+        lambda line: drafting(line) and line["step"] == 1,
+        lambda line: {key: type(line[key])(less(line[key]))},
+    )
 
 
-def test_a_text_that_ends_early_differs(episode):
-    whole = Run("p", 0, episode("q", (1, 2, 0.1), (1, 1, 0.1)), [StepDetail()] * 2)
-    short = Run("p", 0, episode("q", (1, 2, 0.1)), [StepDetail()])
-    assert first_difference(whole, short, 0.0) == "2 steps recorded, 1 live"
+@pytest.mark.parametrize("key", ["token_ids", "scores"])
+def test_a_detail_that_one_step_lacks_is_named(folder, key):
+    rewrite(folder / "steps.jsonl", with_less(key, lambda detail: ()))
+    fails(folder, "does not come out again live", "static:tree-4x2 on ", "step 1: ")
 
 
-def test_a_row_with_heads_of_its_own_is_named_and_left_out(folder, capsys):
-    for path in folder.glob("*.json*"):
-        path.write_text(path.read_text().replace('"ladder"', '"medusa-default"'))
+def test_a_score_that_one_step_lacks_is_named(folder):
+    rewrite(
+        folder / "steps.jsonl",
+        with_less("scores", lambda scores: [own for own in scores.items() if own[0] != "base_entropy"]),
+    )
+    fails(folder, "step 1: base_entropy nan recorded")
+
+
+def test_a_tree_that_one_step_lacks_is_named(staged):
+    rewrite(staged / "steps.jsonl", once(lambda line: line["parents"], lambda line: {"parents": []}))
+    fails(staged, "step 0: parents () recorded")
+
+
+def change_manifest(folder, change):
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
-    for env_ids in manifest["env_ids"].values():
-        del env_ids["medusa-default"]
+    change(manifest)
     path.write_text(json.dumps(manifest))
-    rows = validate(Validate(folder, tolerance=SPEED_LEFT_OUT))
-    assert {own.policy for own in rows} == {"autoregressive", "hydra-default", "static:tree-4x2"}
-    assert "medusa-default: not repeated" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("tolerance", "differs"), [(0.0, True), (0.1, False)])
-def test_scores_may_be_off_by_the_tolerance(episode, tolerance, differs):
-    one, other = (
-        Run("p", 0, episode("q", (1, 2, 0.1)), [StepDetail(scores={"base_top1": score})])
-        for score in (0.5, 0.55)
-    )
-    assert bool(first_difference(one, other, tolerance)) == differs
+def test_an_environment_of_which_less_is_known_is_refused(folder):
+    def change(manifest):
+        for environments in manifest["environments"].values():
+            for environment in environments.values():
+                del environment["heads_fingerprint"]
+
+    change_manifest(folder, change)
+    with pytest.raises(ValueError, match="heads_fingerprint None recorded"):
+        validate(Validate(folder))
+
+
+@pytest.mark.parametrize("key", ["env_ids", "environments"])
+def test_a_row_without_an_environment_is_refused(folder, key):
+    def change(manifest):
+        for own in manifest[key].values():
+            del own["ladder" if key == "env_ids" else "EntMTP/Live-v0"]
+
+    change_manifest(folder, change)
+    with pytest.raises(ValueError, match=r"does not say in which environment '.*' ran"):
+        validate(Validate(folder))
+
+
+def test_a_prefill_that_is_off_is_named(folder):
+    (folder / "summary.json").unlink()
+    rewrite(folder / "episodes.jsonl", lambda line: line | {"prefill_seconds": line["prefill_seconds"] / 100})
+    fails(folder, "speed is off by more than 9", "seconds of prefill", tolerance=9)
+    validate(Validate(folder, tolerance=SPEED_LEFT_OUT))
+
+
+def test_the_ratio_of_prefills_is_of_seconds():
+    timed = Repetition("chat", "random", prefill_seconds=2.0, live_prefill_seconds=1.0)
+    assert timed.prefill_ratio == pytest.approx(0.5)
+    assert Repetition("chat", "random").prefill_ratio == 1.0
+    assert Repetition("chat", "random", live_prefill_seconds=1.0).prefill_ratio == math.inf
+
+
+def test_an_edited_summary_is_a_message(folder):
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sets": []}))
+    fails(folder, "contradicts itself: summary.json, sets: []")
 
 
 def test_the_folder_is_positional(monkeypatch, tmp_path):
