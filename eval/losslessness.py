@@ -23,10 +23,11 @@ from entmtp_env.files import read_json, write_text_atomically
 from entmtp_env.models import load_pretrained
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompt_queue import PromptQueue
-from entmtp_env.prompts import encode_prompt, load_prompts
+from entmtp_env.prompts import Prompt, encode_prompt
 from eval.losslessness_scores import Losses, TextScore, TextScorer, departure, repetitions, summarise_losses
 from eval.losslessness_table import LEGEND, losslessness_table
 from eval.results import LOSSLESSNESS
+from eval.scored_prompts import recorded_prompts
 from eval.statistics import REFERENCE, Ratio
 from eval.stored import StoredResults, StoredRun, load_results
 
@@ -63,18 +64,19 @@ def losslessness(config: Losslessness) -> dict[str, list[Losses]]:
 
     Raises:
         ValueError: When a file of the folder is damaged or has no token ids, no prompt was finished by all
-            policies, or the model is not the one of the comparison.
+            policies, or the model or the prompts are not those of the comparison.
         FileNotFoundError: When the folder, the model or a prompt file is missing.
     """
     results = load_results(config.results)
     sets = results.sets()
     if not sets:
         raise ValueError(f"{results.path}: no prompt was finished by all policies; run the comparison on")
-    # Before the model is loaded: not every comparison has token ids.
+    # Before the model is loaded: not every comparison has token ids, and prompts may have been edited.
     texts = {
         prompts: {policy: [_tokens(own) for own in runs] for policy, runs in policies.items()}
         for prompts, policies in sets.items()
     }
+    loaded = {prompts: recorded_prompts(results, prompts) for prompts in sets}
     pretrained = load_pretrained(results.settings["model"])
     _check_model(results, pretrained.fingerprint)
     device = choose_device(config.device)
@@ -85,7 +87,9 @@ def losslessness(config: Losslessness) -> dict[str, list[Losses]]:
         for prompts, policies in sets.items():
             bar.update(task, description=prompts)
             scored: dict[str, list[TextScore]] = {policy: [] for policy in policies}
-            scorers = _scorers(results, prompts, policies[REFERENCE], pretrained.tokenizer, backbone)
+            scorers = _scorers(
+                results, prompts, loaded[prompts], policies[REFERENCE], pretrained.tokenizer, backbone
+            )
             by_prompt = (zip(*own.values(), strict=True) for own in (policies, texts[prompts]))
             for scorer, runs, replies in zip(scorers, *by_prompt, strict=True):
                 nats = {reply: scorer.nats(reply) for reply in set(replies)}
@@ -99,7 +103,7 @@ def losslessness(config: Losslessness) -> dict[str, list[Losses]]:
             samples, seed = results.settings["bootstrap_samples"], results.settings["seed"]
             found[prompts] = summarise_losses(scored, samples, seed)
     document = {
-        "episodes": _fingerprint(results.path),
+        "texts": _fingerprint(results.path),
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "device": str(device),
         "sets": {prompts: [dataclasses.asdict(row) for row in rows] for prompts, rows in found.items()},
@@ -124,28 +128,31 @@ def load_losslessness(path: Path) -> Mapping[str, Sequence[Losses]]:
         return {}
     document = read_json(file)
     try:
-        episodes = document["episodes"]
+        texts = document["texts"]
         sets = {prompts: [_row(row) for row in rows] for prompts, rows in document["sets"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{file} is damaged or of an earlier version ({error!r}); run 'python -m eval losslessness' again"
         ) from error
-    if episodes != _fingerprint(path):
+    if texts != _fingerprint(path):
         raise ValueError(f"{file} is of other texts; run 'python -m eval losslessness {path}' again")
     return sets
 
 
 def _scorers(
-    results: StoredResults, prompts: str, runs: Sequence[StoredRun], tokenizer: Any, backbone: Backbone
+    results: StoredResults,
+    name: str,
+    prompts: Sequence[Prompt],
+    runs: Sequence[StoredRun],
+    tokenizer: Any,
+    backbone: Backbone,
 ) -> Iterator[TextScorer]:
     """One for the prompt of each run."""
-    by_id = {prompt.prompt_id: prompt for prompt in load_prompts(prompts)}
+    by_id = {prompt.prompt_id: prompt for prompt in prompts}
     for own in runs:
         prompt_id = own.run.episode.prompt_id
-        if prompt_id not in by_id:
-            raise ValueError(f"{prompts!r} has no prompt {prompt_id!r} any more; restore the set")
         # As the environment draws it when it is reset.
-        queue, rng = PromptQueue(list(by_id), prompts), seeding.np_random(own.run.seed)[0]
+        queue, rng = PromptQueue(list(by_id), name), seeding.np_random(own.run.seed)[0]
         _, noise_seed = queue.draw(rng, {"prompt_id": prompt_id})
         yield TextScorer(
             backbone,
@@ -186,4 +193,8 @@ def _check_model(results: StoredResults, fingerprint: str) -> None:
 
 
 def _fingerprint(path: Path) -> str:
-    return hashlib.sha256((path / "episodes.jsonl").read_bytes()).hexdigest()[:16]
+    """Hash of what was scored, the steps' tokens, and of the texts beside them."""
+    digest = hashlib.sha256()
+    for name in ("episodes.jsonl", "steps.jsonl"):
+        digest.update((path / name).read_bytes())
+    return digest.hexdigest()[:16]

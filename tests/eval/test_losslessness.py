@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,15 +154,16 @@ def test_what_was_scored_is_read_back_and_shown(folder):
             assert f"{gap.value:+.{digits}f} {ends}" in page
 
 
-def test_other_texts_than_those_that_were_scored(folder):
+@pytest.mark.parametrize("name", ["episodes.jsonl", "steps.jsonl"])
+def test_other_texts_than_those_that_were_scored(folder, name):
     losslessness(Losslessness(folder))
-    path = folder / "episodes.jsonl"
+    path = folder / name
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     with pytest.raises(ValueError, match=r"losslessness.json is of other texts; run .*losslessness"):
         load_losslessness(folder)
 
 
-@pytest.mark.parametrize("change", [{"sets": 3}, {"sets": {"a": [{"policy": "b"}]}}, {"episodes": None}])
+@pytest.mark.parametrize("change", [{"sets": 3}, {"sets": {"a": [{"policy": "b"}]}}, {"texts": None}])
 def test_a_damaged_file(folder, change):
     losslessness(Losslessness(folder))
     path = folder / "losslessness.json"
@@ -190,6 +192,61 @@ def test_other_weights_are_refused(folder):
             environment["model_fingerprint"] = "other"
     path.write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="was made with other weights"):
+        losslessness(Losslessness(folder))
+
+
+@pytest.fixture
+def own_prompts(tiny_files, tmp_path):
+    """The tiny files with a prompt set of their own to edit."""
+    return dataclasses.replace(
+        tiny_files, prompts=str(shutil.copy(tiny_files.prompts, tmp_path / "own.jsonl"))
+    )
+
+
+def edited(path, change):
+    lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    Path(path).write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+
+
+def test_an_edited_prompt_is_refused(own_prompts, tmp_path):
+    folder = run(own_prompts, tmp_path / "results", "greedy")
+    ran = json.loads((folder / "episodes.jsonl").read_text().splitlines()[0])["prompt_id"]
+    ids = [prompt.prompt_id for prompt in load_prompts(own_prompts.prompts)]
+    edited(
+        own_prompts.prompts,
+        lambda lines: [
+            line | {"prompt": line["prompt"] + "!" * (name == ran)}
+            for name, line in zip(ids, lines, strict=True)
+        ],
+    )
+    with pytest.raises(ValueError, match=r"own\.jsonl' have other texts than those that ran; restore"):
+        losslessness(Losslessness(folder))
+
+
+def test_a_prompt_that_is_gone_is_named(own_prompts, tmp_path):
+    folder = run(own_prompts, tmp_path / "results", "greedy")
+    edited(own_prompts.prompts, lambda lines: [{"id": "another", "prompt": "Why?"}])
+    with pytest.raises(ValueError, match=r"has no prompt .* any more"):
+        losslessness(Losslessness(folder))
+
+
+@pytest.mark.parametrize(("acceptance", "refused"), [("sample:temperature=0.8", True), ("greedy", False)])
+def test_a_longer_set_draws_other_noise(own_prompts, tmp_path, acceptance, refused):
+    folder = run(own_prompts, tmp_path / "results", acceptance)
+    edited(own_prompts.prompts, lambda lines: [*lines, {"id": "another", "prompt": "Why?"}])
+    if refused:
+        with pytest.raises(ValueError, match="has other prompts, or another order"):
+            losslessness(Losslessness(folder))
+    else:
+        losslessness(Losslessness(folder))
+
+
+def test_prompts_of_an_earlier_version_are_taken_as_they_are(folder):
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["prompt_texts"]
+    path.write_text(json.dumps(manifest))
+    with pytest.warns(UserWarning, match="does not say what the texts of .* were"):
         losslessness(Losslessness(folder))
 
 
