@@ -17,6 +17,7 @@ from entmtp_env.decoding.checkpoint import load_heads, read_manifest
 from entmtp_env.decoding.heads import DraftHeads
 from entmtp_env.decoding.published import PUBLISHED_FILES, load_published
 from entmtp_env.files import atomic_path, write_text_atomically
+from entmtp_env.hub_remedy import hub_remedy
 from entmtp_env.model_card import model_card
 
 WEIGHTS = "heads.safetensors"
@@ -71,7 +72,7 @@ def _fetch(repository: str) -> Path:
         reason = str(error).partition("\n")[0]
         raise FileNotFoundError(
             f"the draft heads {repository!r} are neither a file or folder here, nor to be had from the "
-            f"Hugging Face hub; fetch them with: hf download {repository} ({reason})"
+            f"Hugging Face hub; {hub_remedy(repository, error)} ({reason})"
         ) from error
 
 

@@ -18,12 +18,15 @@ from typing import Any
 import platformdirs
 import torch
 from filelock import FileLock
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from rich.console import Console
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from entmtp_env.chat_templates import known_chat_template
+from entmtp_env.decoding.backbone import read_config
 from entmtp_env.files import read_json
+from entmtp_env.hub_remedy import hub_remedy
 
 _GGUF_CACHE_FORMAT = 1
 
@@ -80,7 +83,7 @@ def cache_dir() -> Path:
 
 
 def load_pretrained(name: str) -> PretrainedModel:
-    """Load a base model.
+    """Load a base model; weights are fetched only when the configuration is of a supported one.
 
     Args:
         name: A known name (``"smollm2"``), a folder or ``.gguf`` file, or a Hugging Face repository.
@@ -89,34 +92,25 @@ def load_pretrained(name: str) -> PretrainedModel:
         The model in evaluation mode on the CPU, with its tokenizer.
 
     Raises:
-        FileNotFoundError: When it is not to be had; the message has the command that fetches it.
-        ValueError: When transformers cannot load it, weights are missing, or they are quantised.
+        FileNotFoundError: When it is not to be had; the message says what to do.
+        ValueError: When transformers cannot load it, weights are missing, or such a model is not supported.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     source = _find(name)
     if isinstance(source, Path) and source.suffix == ".gguf":
         source = _converted(source)
-    try:
-        with _no_progress_bars():
-            model, loading = AutoModelForCausalLM.from_pretrained(
-                source, dtype="auto", trust_remote_code=False, output_loading_info=True
-            )
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError, pickle.UnpicklingError) as error:
-        if isinstance(source, Path) or not isinstance(error, OSError):
-            raise ValueError(
-                f"transformers cannot load a causal LM and tokenizer from {source}: {error}"
-            ) from error
-        raise FileNotFoundError(_missing(name, error)) from error
+    with _named_errors(name, source):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    read_config(config)
+    with _named_errors(name, source), _no_loading_bars():
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            source, dtype="auto", trust_remote_code=False, output_loading_info=True
+        )
     if loading["missing_keys"]:
         missing = ", ".join(sorted(loading["missing_keys"]))
         raise ValueError(f"the model {name!r} lacks the weights {missing}; fetch it again")
-    if getattr(model, "is_quantized", False):
-        raise ValueError(
-            f"the weights of {name!r} are quantised, which is not supported; use the model that they were "
-            "made from"
-        )
     model.eval()
     tokenizer.chat_template = tokenizer.chat_template or known_chat_template(name)
     eos = model.generation_config.eos_token_id if model.generation_config else None
@@ -162,15 +156,28 @@ def _find(name: str) -> Path | str:
     return known.repository
 
 
-def _missing(name: str, reason: object = "") -> str:
-    because = f" ({str(reason).strip().splitlines()[0]})" if str(reason).strip() else ""
+@contextlib.contextmanager
+def _named_errors(name: str, source: Path | str) -> Iterator[None]:
+    """Tell what transformers cannot load from what is not to be had."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError, pickle.UnpicklingError) as error:
+        if isinstance(source, Path) or not isinstance(error, OSError):
+            raise ValueError(
+                f"transformers cannot load a causal LM and tokenizer from {source}: {error}"
+            ) from error
+        raise FileNotFoundError(_missing(name, error)) from error
+
+
+def _missing(name: str, reason: BaseException | None = None) -> str:
+    because = f" ({first_line})" if (first_line := str(reason or "").strip().partition("\n")[0]) else ""
     if name in NAMED_MODELS:
         return (
             f"The model {name!r} is not on this machine; fetch it with: {NAMED_MODELS[name].fetch}{because}"
         )
     return (
         f"The model {name!r} is neither a folder nor a .gguf file here, nor to be had from the Hugging Face "
-        f"hub; fetch it with: hf download {name}, or use one of {', '.join(NAMED_MODELS)}{because}"
+        f"hub; {hub_remedy(name, reason)}, or use one of {', '.join(NAMED_MODELS)}{because}"
     )
 
 
@@ -198,23 +205,28 @@ def _head_and_tail(path: Path, count: int = 1 << 16) -> str:
 
 
 @contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers' bars for work of a second or two out of the output."""
+def _no_loading_bars() -> Iterator[None]:
+    """Keep transformers' bars for work of a second or two out of the output; those of downloads stay."""
     from transformers.utils import logging
 
-    enabled = logging.is_progress_bar_enabled()
+    loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    # Both of transformers' switches turn the hub's bars, too.
     logging.disable_progress_bar()
+    if downloads:
+        enable_progress_bars()
     try:
         yield
     finally:
-        if enabled:
+        if loading:
             logging.enable_progress_bar()
+        if not downloads:
+            disable_progress_bars()
 
 
 def _dequantise(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _no_progress_bars():
+    with _no_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tied = {id(p): name for name, p in reversed(list(model.named_parameters(remove_duplicate=False)))}

@@ -17,7 +17,7 @@ from entmtp_env.decoding.rms_norm import InferenceRMSNorm
 from entmtp_env.decoding.rotary import RotaryTable
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2")
 
@@ -60,13 +60,13 @@ class Backbone:
         device: Where to run.
 
     Raises:
-        ValueError: When the architecture is not supported.
+        ValueError: When the model is not supported.
     """
 
     def __init__(
         self, model: PreTrainedModel, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
-        self.config = _read_config(model)
+        self.config = read_config(model.config)
         self.dtype, self.device = dtype, torch.device(device)
         if self.device.type == "cuda":
             # It plans anew for every length of the keys, which here is another one at every step.
@@ -210,14 +210,20 @@ class Backbone:
         return self.final_norm(x)
 
 
-def _read_config(model: PreTrainedModel) -> BackboneConfig:
-    config = model.config
+def read_config(config: PretrainedConfig) -> BackboneConfig:
+    """The shapes of a model, from its configuration alone.
+
+    Raises:
+        ValueError: When such a model is not supported.
+    """
     if config.model_type not in SUPPORTED_MODEL_TYPES:
         raise ValueError(
             f"model type {config.model_type!r} is not supported, only {', '.join(SUPPORTED_MODEL_TYPES)}"
         )
     if config.hidden_act != "silu":
         raise ValueError(f"activation {config.hidden_act!r} is not supported; Llama-family models use 'silu'")
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError("quantised weights are not supported; use the model that they were made from")
     # transformers 4 has its second name.
     scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     rope = scaling.get("rope_type", "default")

@@ -5,7 +5,12 @@ import shutil
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
 
 from entmtp_env import hub
 from entmtp_env.decoding import save_heads
@@ -138,8 +143,18 @@ def test_a_hub_out_of_reach_is_told(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(hub, "snapshot_download", fail)
-    expected = f"nor to be had from the Hugging Face hub; fetch them with: hf download me/heads ({error})"
+    expected = f"nor to be had from the Hugging Face hub; fetch with: hf download me/heads ({error})"
     with pytest.raises(FileNotFoundError, match=re.escape(expected)):
+        find_heads("me/heads")
+
+
+def test_a_gated_repository_says_where_access_is_asked_for(monkeypatch):
+    def refuse(*_, **__):
+        response = type("Response", (), {"headers": {}, "request": None, "status_code": 401})()
+        raise GatedRepoError("Access is restricted.", response=response)
+
+    monkeypatch.setattr(hub, "snapshot_download", refuse)
+    with pytest.raises(FileNotFoundError, match=r"huggingface\.co/me/heads: .*: hf auth login \(Access is"):
         find_heads("me/heads")
 
 

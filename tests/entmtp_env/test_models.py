@@ -1,4 +1,5 @@
 import dataclasses
+import io
 import json
 import multiprocessing
 import shutil
@@ -7,8 +8,11 @@ import time
 import pytest
 import torch
 import transformers
+from huggingface_hub import utils as hub_utils
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 from entmtp_env import models
 from entmtp_env.models import NAMED_MODELS, load_pretrained, weights_fingerprint
@@ -91,7 +95,7 @@ def test_the_fingerprint_tells_weights_apart():
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", ["nobody/absent-model", "./absent", "absent.gguf", "absent"])
 def test_a_missing_model_names_the_command_that_fetches_it(name):
-    with pytest.raises(FileNotFoundError, match=f"fetch it with: hf download {name}, or use one of smollm2"):
+    with pytest.raises(FileNotFoundError, match=f"fetch with: hf download {name}, or use one of smollm2"):
         load_pretrained(name)
 
 
@@ -141,21 +145,71 @@ def test_tied_and_untied_embeddings_load(tmp_path, tied):
     assert torch.equal(model.lm_head.weight, saved.lm_head.weight)
 
 
-@pytest.mark.parametrize("method", ["bitsandbytes", "awq", "gptq"])
-def test_a_quantised_model_is_refused_where_its_library_is_not_installed(tmp_path, method):
-    save_tiny_model(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    quantised = {"quant_method": method, "bits": 4, "load_in_4bit": True}
-    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": quantised}))
-    with pytest.raises(ValueError, match="cannot load a causal LM"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "gemma2"}, "model type 'gemma2' is not supported, only llama, mistral, qwen2"),
+        ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "rope type 'dynamic'",
+        ),
+        *(
+            ({"quantization_config": {"quant_method": method, "bits": 4, "load_in_4bit": True}}, "quantised")
+            for method in ("bitsandbytes", "awq", "gptq")
+        ),
+    ],
+)
+def test_a_model_is_refused_by_its_configuration_before_anything_else_is_there(tmp_path, change, message):
+    """So that no weights are downloaded for nothing."""
+    config = tiny_model().config.to_dict()
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ValueError, match=message):
         load_pretrained(str(tmp_path))
 
 
-def test_a_quantised_model_is_refused_where_it_is(tmp_path, monkeypatch):
+@pytest.mark.parametrize("downloads", [False, True])
+@pytest.mark.parametrize("loading", [False, True])
+def test_downloads_show_their_progress_and_loading_does_not(tmp_path, monkeypatch, loading, downloads):
+    def bars():
+        shown = io.StringIO()
+        for tqdm in (logging.tqdm, hub_utils.tqdm):
+            with tqdm(total=1, desc=tqdm.__module__, file=shown) as bar:
+                bar.update()
+        return [name in shown.getvalue() for name in ("transformers", "huggingface_hub")]
+
+    def load(*args, **kwargs):
+        seen.append(bars())
+        return original(*args, **kwargs)
+
     save_tiny_model(tmp_path)
-    monkeypatch.setattr(LlamaForCausalLM, "is_quantized", True, raising=False)
-    with pytest.raises(ValueError, match="are quantised, which is not supported"):
+    seen, original = [], AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load)
+    try:
+        (logging.enable_progress_bar if loading else logging.disable_progress_bar)()
+        (hub_utils.enable_progress_bars if downloads else hub_utils.disable_progress_bars)()
+        assert bars()[1] == downloads
         load_pretrained(str(tmp_path))
+        assert seen == [[False, downloads]]
+        assert (logging.is_progress_bar_enabled(), bars()[1]) == (loading, downloads)
+    finally:
+        logging.enable_progress_bar()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [(GatedRepoError, 403), (RepositoryNotFoundError, 401), (HfHubHTTPError, 403)]
+)
+def test_a_repository_that_asks_for_a_login_says_so(monkeypatch, kind, status):
+    def refuse(*_, **__):
+        response = type("Response", (), {"headers": {}, "request": None, "status_code": status})()
+        raise kind("Access is restricted.", response=response)
+
+    monkeypatch.setattr("transformers.utils.hub.hf_hub_download", refuse)
+    with pytest.raises(FileNotFoundError) as caught:
+        load_pretrained("nobody/gated")
+    assert "see https://huggingface.co/nobody/gated: " in str(caught.value)
+    assert "log in with: hf auth login" in str(caught.value)
+    assert "hf download" not in str(caught.value)
 
 
 def test_a_checkpoint_of_2023_loads_from_its_pickle(tmp_path):

@@ -220,6 +220,13 @@ def test_rope_that_depends_on_the_length_is_refused():
         Backbone(tiny_model(rope_parameters=rope), torch.float32)
 
 
+def test_quantised_weights_are_refused():
+    model = tiny_model()
+    model.config.quantization_config = {"quant_method": "awq", "bits": 4}
+    with pytest.raises(ValueError, match="quantised weights are not supported"):
+        Backbone(model, torch.float32)
+
+
 def test_a_sliding_window_caps_the_positions():
     backbone = Backbone(MistralForCausalLM(MistralConfig(**SMALL, sliding_window=32)), torch.float32)
     assert backbone.new_cache(32).capacity == 32
