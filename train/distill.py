@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,8 @@ def distill(config: Distill) -> None:
     device = choose_device(config.device)
     pretrained = load_pretrained(config.model)
     backbone = Backbone(pretrained.model, choose_dtype(config.dtype, device), device)
+    # The backbone has the weights in a form of its own; the other copy need not stay.
+    pretrained = replace(pretrained, model=None)
     longest = min(config.max_prompt_tokens, backbone.config.max_positions - config.max_new_tokens)
     encoded = [(prompt, encode_prompt(pretrained.tokenizer, prompt.prompt)) for prompt in prompts]
     fitting = [(prompt, tokens) for prompt, tokens in encoded if len(tokens) <= longest]

@@ -8,7 +8,7 @@ import json
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -171,10 +171,15 @@ def train_heads(config: HeadsTraining) -> None:
     )
     heads = DraftHeads(heads_config, torch.tensor(vocab))
     origin = initialise(heads, backbone, pretrained.model, checkpoint, config.prefix_from_base)
+    # The other copy of the weights need not stay.
+    pretrained = replace(pretrained, model=None)
     states = hidden_states(backbone, pretrained.fingerprint, texts, config.cache, config.cache_gigabytes)
     all_texts = texts_fingerprint(texts)
     fingerprint = run_fingerprint(config, all_texts, pretrained.fingerprint, backbone)
-    Trainer(config, heads, backbone, texts, states, fingerprint).run(
+    trainer = Trainer(config, heads, backbone, texts, states, fingerprint)
+    # The heads keep what they need of it, and the rest of the memory is theirs.
+    del backbone
+    trainer.run(
         {
             **describe_run(),
             "model": config.model,

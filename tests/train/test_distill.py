@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import gc
 import gzip
 import itertools
 import json
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -211,6 +213,25 @@ def test_the_manifest_says_how_the_texts_were_made(config, monkeypatch):
     assert manifest["exclude"] == [str(excluded)]
     assert manifest["settings"]["model_fingerprint"] == _load(config.model).fingerprint
     assert manifest["settings"]["temperatures"] == list(TEMPERATURES)
+
+
+def test_the_model_as_it_was_loaded_is_given_back_before_the_writing(config, monkeypatch):
+    alive, seen = [], []
+
+    def load(name):
+        pretrained = load_pretrained(name)
+        alive.append(weakref.ref(pretrained.model))
+        return pretrained
+
+    def write(*_, **__):
+        gc.collect()
+        seen.append(alive[0]())
+        return iter(())
+
+    monkeypatch.setattr(train.distill, "load_pretrained", load)
+    monkeypatch.setattr(train.distill, "generate_batch", write)
+    distill(config)
+    assert seen == [None]
 
 
 def test_prompts_that_are_reserved_or_too_long_are_left_out_and_counted(config, capsys):

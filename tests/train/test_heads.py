@@ -1,6 +1,8 @@
 import dataclasses
+import gc
 import json
 import math
+import weakref
 from collections import Counter
 
 import pytest
@@ -15,6 +17,7 @@ from tests.tiny import VOCAB, tiny_heads
 from tests.train.conftest import HELD_OUT, TEXTS
 from tests.train.texts import random_texts
 from train.heads import _texts, train_heads
+from train.hidden_states import hidden_states
 from train.initialise import initialise
 from train.texts import read_texts
 from train.trainer import Trainer
@@ -59,6 +62,35 @@ def test_training_from_configuration_alone(config, written, capsys, arch, gain):
     untrained = tiny_heads(backbone, arch, depth=3, pack=False)
     initialise(untrained, backbone, pretrained.model)
     assert tau(backbone, heads) > gain * tau(backbone, untrained)
+
+
+@pytest.mark.parametrize("arch", ["medusa", "hydra-prefix"])
+def test_memory_that_training_does_not_need_is_given_back(config, monkeypatch, arch):
+    """The model as transformers loaded it before the hidden states, the layers before the training."""
+    alive, seen = {}, []
+
+    def watched(name, kind):
+        def make(*args):
+            made = kind(*args)
+            alive[name] = weakref.ref(made if name == "layers" else made.model)
+            return made
+
+        return make
+
+    def living():
+        gc.collect()
+        return [name for name, reference in alive.items() if reference() is not None]
+
+    def states(*args):
+        seen.append(living())
+        return hidden_states(*args)
+
+    monkeypatch.setattr(train.heads, "load_pretrained", watched("model", load_pretrained))
+    monkeypatch.setattr(train.heads, "Backbone", watched("layers", Backbone))
+    monkeypatch.setattr(train.heads, "hidden_states", states)
+    monkeypatch.setattr(Trainer, "run", lambda *_: seen.append(living()))
+    train_heads(dataclasses.replace(config, arch=arch))
+    assert seen == [["layers"], []]
 
 
 def test_the_draft_vocabulary_is_frequent_in_the_training_texts(config):
