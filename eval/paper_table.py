@@ -18,8 +18,8 @@ _LABEL_WIDTH, _BASELINE_WIDTH = 20, 18
 
 LEGEND = (
     "tok/s, ρ and ×: prefill and policy's time included; ρ: × Vanilla; τ: tokens per step; [low, high]: "
-    "paired bootstrap over prompts, 95 %; paper: arXiv 2606.27550, Vicuna-7B on an A100. Typical acceptance is "
-    "not lossless: the texts of the rows differ"
+    "paired bootstrap over prompts, 95 %; paper: arXiv 2606.27550, Vicuna-7B on an A100. Typical acceptance "
+    "is not lossless: the texts of the rows differ"
 )
 """What the columns mean; said once below all tables."""
 
@@ -45,12 +45,12 @@ def paper_table(
         collapse_padding=True,
     )
     table.add_column("method", no_wrap=True)
-    versus = escape(methods.get(baseline) or fold_spec(baseline, _BASELINE_WIDTH))
+    labels = label_specs(row.policy for row in summaries)
+    versus = escape(methods.get(baseline) or fold_spec(labels[baseline], _BASELINE_WIDTH))
     theirs_too = ("paper\ntok/s", "paper\nρ", "paper\nτ") if reported else ()
     for header in ("tok/s", "ρ", "τ", f"× {versus}", *theirs_too):
         table.add_column(header, justify="right", no_wrap=True)
     best = max(summaries, key=lambda row: row.tokens_per_second_with_prefill)
-    labels = label_specs(row.policy for row in summaries)
     for row in summaries:
         method = methods.get(row.policy, "")
         spec = fold_spec(labels[row.policy], _LABEL_WIDTH)
