@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from entmtp_env.decoding.acceptance import AcceptanceRule, GreedyRule
 from entmtp_env.decoding.backbone import Backbone
 from entmtp_env.decoding.teacher_forcing import like_lengths
+from entmtp_env.model_errors import named_shortage
 
 _ROWS_PER_PREFILL = 4096
 # Attention is paid up to the longest text of a group.
@@ -71,6 +73,7 @@ def generate_batch(
     Raises:
         ValueError: When a prompt is empty or leaves no room for a token.
         FloatingPointError: When logits are not finite; the message names the request.
+        MemoryError: When the device has too little memory for so many texts of such a length.
     """
     # Prompts of like length are prefilled together, so that little is padding.
     queue = sorted(enumerate(requests), key=lambda item: len(item[1].prompt), reverse=True)
@@ -82,7 +85,23 @@ def generate_batch(
                 f"request {index}: a prompt of {len(request.prompt)} tokens, expected 1 to {capacity - 1}; "
                 "shorten it or leave it out"
             )
-    batch = _Batch(backbone, min(slots, len(queue)), capacity)
+    slots = min(slots, len(queue))
+    gigabytes = math.prod(_cache_shape(backbone, slots, capacity)) * backbone.dtype.itemsize / 1e9
+    with named_shortage(
+        f"writing {slots} texts of up to {capacity} tokens at a time ({gigabytes:.3g} GB of keys and values)",
+        "lower slots or max_new_tokens, or choose another device",
+    ):
+        batch = _Batch(backbone, slots, capacity)
+        yield from _write(batch, queue, max_new_tokens, eos_token_ids, hidden)
+
+
+def _write(
+    batch: _Batch,
+    queue: list[tuple[int, Request]],
+    max_new_tokens: int,
+    eos_token_ids: frozenset[int],
+    hidden: MutableMapping[int, Tensor] | None,
+) -> Iterator[tuple[int, list[int]]]:
     running: list[_Running] = []
     while queue or running:
         free = batch.slots - len(running)
@@ -98,7 +117,7 @@ def generate_batch(
             first = 0
             states = list(batch.step([text.reply[-1] for text in running])[:, None])
         with torch.inference_mode():
-            logits = backbone.logits(torch.stack([own[-1] for own in states]))
+            logits = batch.backbone.logits(torch.stack([own[-1] for own in states]))
         _check_finite(running[first:], logits)
         chosen = _choose(running[first:], logits)
         for text, own, token in zip(running[first:], states, chosen, strict=True):
@@ -109,7 +128,7 @@ def generate_batch(
         # From the last to the first, so that a text moved into a gap has been looked at.
         for slot in reversed(range(first, len(running))):
             text = running[slot]
-            seen, text.ended = text.ended, _has_ended(text, capacity, max_new_tokens, eos_token_ids)
+            seen, text.ended = text.ended, _has_ended(text, batch.capacity, max_new_tokens, eos_token_ids)
             # The states of a text's last token are those of one step more.
             if text.ended and (seen or hidden is None):
                 if hidden is not None:
@@ -144,13 +163,18 @@ def _choose(texts: Sequence[_Running], logits: Tensor) -> list[int]:
     return tokens
 
 
+def _cache_shape(backbone: Backbone, slots: int, capacity: int) -> tuple[int, ...]:
+    """Of the keys and values of a batch: (layers, 2, slots, kv_heads, capacity, head_dim)."""
+    c = backbone.config
+    return c.num_layers, 2, slots, c.num_kv_heads, capacity, c.head_dim
+
+
 class _Batch:
     """Texts side by side in slots 0, 1, ... without gaps, each with its own length."""
 
     def __init__(self, backbone: Backbone, slots: int, capacity: int) -> None:
-        c = backbone.config
-        shape = (c.num_layers, 2, slots, c.num_kv_heads, capacity, c.head_dim)
-        self._backbone, self.slots = backbone, slots
+        self.backbone, self.slots, self.capacity = backbone, slots, capacity
+        shape = _cache_shape(backbone, slots, capacity)
         self._data = torch.zeros(shape, dtype=backbone.dtype, device=backbone.device)
         self._lengths: list[int] = []
 
@@ -167,19 +191,19 @@ class _Batch:
 
     def _prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
         tokens = pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)
-        width, rows = tokens.shape[1], torch.tensor(slots, device=self._backbone.device)
+        width, rows = tokens.shape[1], torch.tensor(slots, device=self.backbone.device)
 
         # Rows of padding are written too; lengths hide them, and later tokens replace them.
         def keep(layer: int, keys: Tensor, values: Tensor) -> None:
             self._data[layer, 0, rows, :, :width] = keys
             self._data[layer, 1, rows, :, :width] = values
 
-        return self._backbone.forward_batch(tokens.to(self._backbone.device), keep)
+        return self.backbone.forward_batch(tokens.to(self.backbone.device), keep)
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int]) -> Tensor:
         """One token more for every text; its hidden states, ``(texts, hidden_size)``."""
-        b, c, count = self._backbone, self._backbone.config, len(tokens)
+        b, c, count = self.backbone, self.backbone.config, len(tokens)
         lengths = torch.tensor(self._lengths, device=b.device)
         rows = torch.arange(count, device=b.device)
         cos, sin = b.rotary.over_qkv(lengths, c.num_heads + c.num_kv_heads, c.num_kv_heads)
@@ -209,7 +233,7 @@ class _Batch:
         """Some slots, the rows that the longest of them needs, and their mask."""
         end = max(self._lengths[own]) + 1
         too_late = torch.arange(end, device=lengths.device) > lengths[own, None]
-        mask = torch.zeros(too_late.shape, dtype=self._backbone.dtype, device=lengths.device)
+        mask = torch.zeros(too_late.shape, dtype=self.backbone.dtype, device=lengths.device)
         return own, end, mask.masked_fill_(too_late, float("-inf"))[:, None, None]
 
     def remove(self, slot: int) -> None:

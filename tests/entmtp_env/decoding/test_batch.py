@@ -1,3 +1,4 @@
+import dataclasses
 from unittest.mock import patch
 
 import pytest
@@ -100,3 +101,33 @@ def test_logits_of_nan_name_the_request(monkeypatch):
     requests = [Request((3, 4, 5), GreedyRule(), 0), Request((6, 7), GreedyRule(), 1)]
     with pytest.raises(FloatingPointError, match=r"request 1: .* behind 2 tokens of the reply are NaN"):
         list(generate_batch(backbone, requests, max_new_tokens=9, eos_token_ids=frozenset(), slots=2))
+
+
+def test_too_many_texts_for_the_memory_say_what_was_asked_for():
+    backbone = tiny_backbone()
+    backbone.config = dataclasses.replace(backbone.config, max_positions=10**12)
+    # 2 layers x keys and values x 2 texts x 2 heads x 10^12 tokens x 8 numbers x 4 bytes.
+    message = (
+        r"writing 2 texts of up to 1000000000000 tokens at a time \(5\.12e\+05 GB of keys and values\): "
+        r"no memory is left .*; lower slots or max_new_tokens"
+    )
+    with pytest.raises(MemoryError, match=message):
+        list(generate_batch(backbone, [Request([3])] * 9, max_new_tokens=10**12 - 1, slots=2))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(torch.OutOfMemoryError("CUDA out of memory"), MemoryError), (RuntimeError("a bug"), RuntimeError)],
+)
+def test_a_shortage_while_writing_is_told_from_a_bug(monkeypatch, error, expected):
+    backbone = tiny_backbone()
+
+    def fail(_):
+        raise error
+
+    replies = generate_batch(backbone, [Request([3]), Request([4])], max_new_tokens=9, slots=1)
+    next(replies)
+    monkeypatch.setattr(backbone, "logits", fail)
+    with pytest.raises(expected) as caught:
+        next(replies)
+    assert ("lower slots" in str(caught.value)) is (expected is MemoryError)
