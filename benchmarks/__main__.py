@@ -39,7 +39,7 @@ def main() -> None:
     try:
         app.cli(description="Measurements behind the project's claims.")
     except (ValueError, OSError, MemoryError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {str(error) or 'no memory is left'}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

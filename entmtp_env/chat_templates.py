@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 
 # A space behind <s> gives the first word the token that it has at the start of a text.
 VICUNA = (
@@ -28,15 +27,18 @@ LLAMA_2 = (
 _TEMPLATES = {r"vicuna": VICUNA, r"llama-?2.*chat": LLAMA_2}
 
 
-_DATE = datetime(2024, 7, 26)
-"""What Llama 3 writes where it knows no date."""
-
-_DIRECTIVES = "aAbBdHIjmMpSyY"
+_DATE = {
+    **{"-d": "26", "-m": "7", "-H": "0", "-I": "12", "-M": "0", "-S": "0", "e": "26", "F": "2024-07-26"},
+    **{"a": "Fri", "A": "Friday", "b": "Jul", "B": "July", "d": "26", "m": "07", "y": "24", "Y": "2024"},
+    **{"H": "00", "I": "12", "M": "00", "S": "00", "p": "AM", "j": "208", "D": "07/26/24", "T": "00:00:00"},
+    **{"Z": "UTC", "z": "+0000"},
+}
+"""What Llama 3 writes where it knows no date, 26 July 2024, by the directives of ``strftime``."""
 
 # The new line behind it is cut off, as transformers has Jinja do behind every block.
 _SAME_DATE = (
     "{% macro strftime_now(format) %}{{ format"
-    + "".join(f" | replace('%{letter}', '{_DATE.strftime(f'%{letter}')}')" for letter in _DIRECTIVES)
+    + "".join(f" | replace('%{directive}', '{written}')" for directive, written in _DATE.items())
     + " }}{% endmacro %}\n"
 )
 

@@ -46,7 +46,7 @@ def main() -> None:
         run = next(run for kind, run in _COMMANDS.values() if kind is type(config))
         run(config)
     except (ValueError, OSError, MemoryError, EvaluationError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {str(error) or 'no memory is left'}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -236,7 +236,7 @@ def print_end(console: Console, config: Compare, out: Path, outcome: Outcome) ->
         lines.append(f"stopped; to go on, run the same command with --resume --out {out}")
     if isinstance(outcome.stopped, RuntimeError):
         excluded = shlex.join([*config.exclude, outcome.prompt_id])
-        lines.append(f"to go on without the prompt that failed, add --exclude {excluded}, too")
+        lines.append(f"if it is this prompt alone that fails, add: --exclude {excluded}")
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if outcome.stopped is not None:

@@ -82,6 +82,8 @@ def draft_cost(engine: Engine, prompt: Sequence[int], steps: int) -> DraftCost:
         task = bar.add_task(f"timing {heads.config.arch} heads", total=rounds)
         decoder.start(prompt, max_new_tokens=rounds + 1)
         for _ in range(rounds):
+            # The prefix layer has its own line, so it has read all before something is drafted.
+            _ = decoder.state
             seconds.append(
                 [
                     *(timed(commit, count) for count in COMMIT_ROWS),

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -138,14 +139,24 @@ def paper(config: Paper) -> PaperResult:
     for prompts, claims in result.claims.items():
         for claim in claims:
             console.print(claim_line(task_name(prompts), claim), highlight=False, markup=False)
-    for prompts, losses in load_losslessness(out).items():
-        for row in losses:
-            if row.policy != REFERENCE and (name := method(row.policy)):
-                console.print(loss_line(task_name(prompts), name, row), highlight=False, markup=False)
+    _print_losses(console, out)
     console.print(LEGEND, highlight=False, markup=False)
     _print_left_out(console, left_out)
     print_end(console, config, out, outcome)
     return result
+
+
+def _print_losses(console: Console, out: Path) -> None:
+    try:
+        scored = load_losslessness(out)
+    except ValueError as error:
+        # What was decoded since is no reason to keep the tables back.
+        console.print(f"no perplexities: {error}", soft_wrap=True, highlight=False, markup=False)
+        return
+    for prompts, losses in scored.items():
+        for row in losses:
+            if row.policy != REFERENCE and (name := method(row.policy)):
+                console.print(loss_line(task_name(prompts), name, row), highlight=False, markup=False)
 
 
 def _available(config: Paper) -> tuple[list[str], dict[str, str]]:

@@ -243,8 +243,9 @@ def _decode(config: SimToReal, trial: _Trial, folder: ResultFolder) -> dict[str,
     with progress_bar() as bar:
         task = bar.add_task("decoding", total=len(episodes) * len(trial.seeds))
         for run in interleave(trial.live, trial.live_policies, trial.seeds, config.seed):
-            episodes[run.policy].append(run.episode)
-            folder.add(f"{config.prompts}, live", run)
+            own = dataclasses.replace(run, episode=run.episode.unobserved())
+            episodes[run.policy].append(own.episode)
+            folder.add(f"{config.prompts}, live", own)
             bar.advance(task)
     return episodes
 

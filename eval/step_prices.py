@@ -25,6 +25,8 @@ class RandomRuns:
         seed: Seed of the draws.
     """
 
+    observes = False
+
     def __init__(self, trees: int, seed: int) -> None:
         self._trees, self._random = trees, np.random.default_rng(seed)
         self._queue: list[int] = []

@@ -79,7 +79,7 @@ class StoredResults:
         """Episodes by prompt set and policy, on the prompts that every policy has run, in one order.
 
         Prompts that the run excludes are not among them. A set with no such prompt is left out. The policies
-        are in the order of the command.
+        are in the order of the command, the prompts in that in which they were drawn.
         """
         excluded = self.settings.get("exclude", ())
         found: dict[str, dict[str, dict[str, StoredRun]]] = defaultdict(lambda: defaultdict(dict))
@@ -95,6 +95,8 @@ class StoredResults:
                 for p in policies[order[0]]
                 if p not in excluded and all(p in policies[name] for name in order)
             ]
+            drawn = list(self.manifest.get("prompt_seeds", {}).get(prompts, common))
+            common.sort(key=lambda p: drawn.index(p) if p in drawn else len(drawn))
             if common:
                 sets[prompts] = {name: [policies[name][p] for p in common] for name in order}
         return sets

@@ -135,6 +135,14 @@ class Episode:
         """Tokens per step, τ."""
         return self.tokens / len(self.steps)
 
+    def unobserved(self) -> Episode:
+        """The same without the seconds that making observations took, which a replay does not count."""
+        steps = (
+            dataclasses.replace(step, seconds=step.seconds - step.feature_seconds, feature_seconds=0.0)
+            for step in self.steps
+        )
+        return dataclasses.replace(self, steps=tuple(steps))
+
 
 def run_episode(env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int) -> Episode:
     """Generate one text under a policy.

@@ -61,7 +61,7 @@ def main(args: list[str] | None = None) -> int:
         )
         _COMMANDS[type(config)](config)
     except (ValueError, OSError, MemoryError, FloatingPointError) as error:
-        print(f"python -m train: error: {error}", file=sys.stderr)
+        print(f"python -m train: error: {str(error) or 'no memory is left'}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(

@@ -251,7 +251,8 @@ def _measure(
                                 f"{info['finish_reason']}"
                             )
                         if repeat >= begin:
-                            seconds = info["seconds"], info["draft_seconds"], info["verify_seconds"]
-                            steps[repeat, k, c] = seconds
+                            # Not every policy reads observations.
+                            whole = info["seconds"] - info["feature_seconds"]
+                            steps[repeat, k, c] = whole, info["draft_seconds"], info["verify_seconds"]
                             bar.advance(task)
     return steps, prefill

@@ -35,8 +35,10 @@ class CachedAttention:
         self._rotary, self._num_heads, self._num_kv_heads = rotary, num_heads, num_kv_heads
         self._group = num_heads // num_kv_heads
         self._cos, self._sin = rotary.over_qkv(positions, num_heads + num_kv_heads, num_kv_heads)
-        # A prompt's own attention: kernels that know it to be causal leave half of it out.
-        self._causal = mask is None and length == 0
+        # A prompt's own attention: kernels that know it to be causal leave half of it out. On CUDA those that
+        # take groups of query heads have no float32.
+        has_kernel = positions.device.type == "cpu" or dtype != torch.float32
+        self._causal = mask is None and length == 0 and has_kernel
         self._bias = None if self._causal else self._additive(positions, length, mask, dtype)
 
     def __call__(self, qkv: Tensor, views: tuple[Tensor, Tensor, Tensor]) -> Tensor:

@@ -66,13 +66,17 @@ class TreeDecoder(Session):
         Without a prefix layer the base's hidden state. The layer reads committed rows here, when something
         is drafted: plain decoding steps do without it, and many rows cost it little more than one.
         """
+        self._read()
+        return self._state
+
+    def _read(self) -> None:
+        """Let the prefix layer read what was committed."""
         if self._unread:
             rows = torch.cat(self._unread)
             if self.heads.prefix is not None:
                 rows = self.heads.prefix(rows[None], self._prefix_cache)[0]
             self._state = rows[-1]
             self._unread.clear()
-        return self._state
 
     def check_tree(self, tree: DraftTree) -> None:
         """Check that a tree can be drafted and verified.
@@ -210,6 +214,6 @@ class TreeDecoder(Session):
         self._unread.append(hidden[rows])
         if self.length == len(rows):
             # A prompt is read where it is prefilled, not in the first step.
-            self._state = self.state
+            self._read()
         # There is another root now.
         self._probe, self._probe_seconds = None, 0.0

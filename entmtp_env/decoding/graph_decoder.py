@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from entmtp_env.decoding.acceptance import SampleRule, Verdict
 from entmtp_env.decoding.backbone import Backbone
@@ -85,11 +86,16 @@ class GraphDecoder(TreeDecoder):
         confidence, entropy = self._buffers.signals[:, : self._chain].tolist()
         return confidence, entropy
 
+    def _keep(self, hidden: Tensor, rows: list[int], root_logits: Tensor) -> None:
+        super()._keep(hidden, rows, root_logits)
+        # As captured steps do, in their commit; later it would be before the clock of a step starts.
+        self._read()
+
     def _enter(self) -> None:
         """Show the device a state that a prefill or an eager step left."""
         b = self._buffers
-        if self.state is not b.state:
-            b.load(self.length, self.root, self.state)
+        if self._state is not b.state:
+            b.load(self.length, self.root, self._state)
             self._state = b.state
 
     def _replay(self, graphs: StepGraphs, depth: int, begin: float) -> Step:

@@ -30,10 +30,12 @@ class Step:
         accept_length: Accepted drafts a; ``len(tokens) == a + 1``.
         first_draft_right: Whether the first greedy draft stood; ``None`` when nothing was drafted.
         finish_reason: ``""``, ``"eos"``, ``"length"`` (token cap) or ``"context"`` (KV capacity).
-        draft_seconds: Time of drafting, a probe before the decision included.
+        draft_seconds: Time of drafting, a probe before the decision included; also of the prefix layer, but
+            where steps are captured.
         verify_seconds: Time of the base model's pass.
         accept_seconds: Time of the acceptance rule.
-        commit_seconds: Time of keeping what was accepted: KV rows, prefix layer, next root.
+        commit_seconds: Time of keeping what was accepted: KV rows and next root, in captured steps the prefix
+            layer.
         seconds: Time of the whole step.
     """
 

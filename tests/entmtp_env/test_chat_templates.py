@@ -89,7 +89,19 @@ def test_the_date_is_the_same_on_every_day(tokenizer):
     assert rendered(tokenizer, dated_alike(LLAMA_3_DATE), TURNS) == "Today Date: 26 Jul 2024\n\n"
 
 
-@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d %B %Y", "%A, %b %d %y", "%H:%M:%S", "%I %p %j %a", "today"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%Y-%m-%d",
+        "%-d %B %Y",
+        "%A, %b %d %y",
+        "%H:%M:%S",
+        "%I %p %j %a",
+        "%e %-m %F %D %T",
+        "%-H %-I",
+        "today",
+    ],
+)
 def test_dates_are_written_as_the_template_wants_them(tokenizer, form):
     template = dated_alike("{% set today = strftime_now('" + form + "') %}<{{ today }}>")
     assert rendered(tokenizer, template, TURNS) == f"<{datetime(2024, 7, 26).strftime(form)}>"

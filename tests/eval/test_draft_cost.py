@@ -1,10 +1,10 @@
 import math
 
-import numpy as np
 import pytest
 
 from entmtp_env.decoding import TreeDecoder
 from entmtp_env.engine import Engine
+from entmtp_env.trees import published_trees
 from eval import draft_cost as module
 from eval.draft_cost import draft_cost
 from tests.tiny import tiny_backbone, tiny_heads
@@ -51,13 +51,14 @@ def test_what_is_timed(engine, monkeypatch):
     monkeypatch.setattr(TreeDecoder, "step", spend(lambda _, tree: 1000 + len(tree), step))
     monkeypatch.setattr(engine.heads.prefix, "forward", spend(lambda hidden, _: hidden.shape[1], forward))
     cost = draft_cost(engine, [3, 4, 5], steps=4)
-    # The step's own commit runs the prefix layer over one row.
-    assert cost.step == pytest.approx(1001)
+    # A plain step runs no prefix layer.
+    assert cost.step == pytest.approx(1000)
     assert cost.prefix == pytest.approx([1, 3])
     assert cost.tree == pytest.approx(6.3)
-    assert np.diff(cost.depths, prepend=0).all()
+    depths = [len(node) for node in published_trees()["hydra-default"].nodes]
+    assert cost.depths == pytest.approx([depths.count(depth) / 10 for depth in (1, 2, 3, 4)])
     assert sum(cost.depths) == pytest.approx(6.3)
-    assert cost.share == pytest.approx(9.3 / 1001)
+    assert cost.share == pytest.approx(9.3 / 1000)
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(engine):

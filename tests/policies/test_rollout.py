@@ -75,6 +75,8 @@ def test_who_reads_no_observation_does_not_pay_for_it(fake_env):
     assert [step.feature_seconds for step in blind.steps] == [0, 0, 0]
     assert min(step.feature_seconds for step in seeing.steps) > 0
     assert (seeing.tokens, seeing.text) == (blind.tokens, blind.text)
+    assert [s.seconds for s in seeing.unobserved().steps] == pytest.approx([s.seconds for s in blind.steps])
+    assert seeing.unobserved().steps[0].feature_seconds == 0
 
 
 def test_the_policy_is_called_as_the_protocol_says(fake_env):

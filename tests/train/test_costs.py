@@ -63,11 +63,11 @@ class Log:
 @pytest.mark.parametrize("probe", ["none", "first", "chain"])
 def test_seconds_are_those_of_a_live_step(config, monkeypatch, probe):
     table = measure_costs(dataclasses.replace(config, probe=probe), Log(monkeypatch).clock)
-    # Draft, verify, accept, commit and features; a probe is drafting.
+    # Draft, verify, accept and commit, observations left out; a probe is drafting.
     probed = 0.0 if probe == "none" else TICK
     shape = (len(TREES), 3)
     for values in (table.seconds, table.lower, table.upper):
-        np.testing.assert_allclose(values, np.full(shape, 5 * TICK + probed))
+        np.testing.assert_allclose(values, np.full(shape, 4 * TICK + probed))
     np.testing.assert_allclose(table.draft_seconds, np.full(shape, TICK + probed))
     np.testing.assert_allclose(table.verify_seconds, np.full(shape, TICK))
     np.testing.assert_allclose(table.prefill_seconds, np.full(3, TICK))
@@ -82,7 +82,7 @@ def test_each_tree_and_context_gets_its_own_time(config, monkeypatch):
     np.testing.assert_array_equal(table.contexts, config.contexts)
     for k, c in itertools.product(range(len(TREES)), range(3)):
         length = table.contexts[c]
-        assert 5 * tick(k, length) <= table.lower[k, c] <= table.seconds[k, c] <= table.upper[k, c]
+        assert 4 * tick(k, length) <= table.lower[k, c] <= table.seconds[k, c] <= table.upper[k, c]
         assert table.upper[k, c] <= 5 * tick(k, length + 32) + 1e-9
 
 
@@ -95,7 +95,7 @@ def test_median_and_quartiles(config, monkeypatch):
     rows = itertools.groupby(enumerate(log.steps), lambda item: item[1][:2])
     timed = [(action, i) for (_, action), row in rows for i, _ in list(row)[1:]]
     for k in range(len(TREES)):
-        own = [5 * TICK * (1 + i) for action, i in timed if action == k]
+        own = [4 * TICK * (1 + i) for action, i in timed if action == k]
         assert len(own) == 5
         lower, median, upper = np.sort(own)[1:4]
         np.testing.assert_allclose(
@@ -134,7 +134,7 @@ def test_the_file_is_the_table_and_says_how(config, monkeypatch, capsys):
     assert (manifest["repeats"], manifest["prompts"], manifest["dtype"]) == (12, config.prompts, "float32")
     assert {"machine", "command", "model_fingerprint", "heads_fingerprint", "device"} <= manifest.keys()
     shown = capsys.readouterr().out
-    assert "5.00 (1.00)" in shown
+    assert "4.00 (1.00)" in shown
     assert f"wrote {config.out}" in shown.replace("\n", "")
 
 
@@ -144,7 +144,7 @@ def test_the_table_shows_ratios_to_the_empty_tree(config, monkeypatch):
     console.print(costs_table(table))
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["tree", "8", "90", "150"] in lines
-    assert ["chain-3", *["15.00", "(3.00)"] * 3] in lines
+    assert ["chain-3", *["12.00", "(3.00)"] * 3] in lines
     assert ["prefill", *["1.0"] * 3] in lines
 
 
