@@ -95,7 +95,7 @@ class StoredResults:
                 for p in policies[order[0]]
                 if p not in excluded and all(p in policies[name] for name in order)
             ]
-            drawn = list(self.manifest.get("prompt_seeds", {}).get(prompts, common))
+            drawn = list(self.manifest["prompt_seeds"].get(prompts, common))
             common.sort(key=lambda p: drawn.index(p) if p in drawn else len(drawn))
             if common:
                 sets[prompts] = {name: [policies[name][p] for p in common] for name in order}
@@ -144,8 +144,9 @@ def is_comparison(manifest: Any) -> bool:
     try:
         settings = manifest["settings"]
         names = [settings["baseline"], *settings["policies"]]
-        parts = (settings, manifest["environments"], manifest["prompt_seeds"])
-    except (KeyError, TypeError):
+        seeds = manifest["prompt_seeds"]
+        parts = (settings, manifest["environments"], seeds, *seeds.values())
+    except (KeyError, TypeError, AttributeError):
         return False
     return all(isinstance(part, dict) for part in parts) and all(isinstance(name, str) for name in names)
 

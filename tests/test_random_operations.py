@@ -105,7 +105,6 @@ class Operations(RuleBasedStateMachine):
     def mistake_a_reset(self, options):
         with pytest.raises(ValueError, match=r"no prompt|unknown reset options"):
             self.env.reset(options=options)
-        self.running = False
 
     @rule()
     def close(self):
