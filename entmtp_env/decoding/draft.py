@@ -70,10 +70,11 @@ class Draft:
         chain = [
             (level, level.parents.index((0,) * above)) for above, level in enumerate(self.levels[:depth])
         ]
-        expected = [torch.dot(level.probabilities[row], level.logits[row]) for level, row in chain]
-        tops = torch.stack([level.top[row] for level, row in chain])
-        confidences = self.confidence[[self.tree.rows[(0,) * d] - 1 for d in range(1, depth + 1)]]
-        confidence, top, mean = torch.stack((confidences, tops, torch.stack(expected))).tolist()
+        values = [self.confidence[self.tree.rows[(0,) * d] - 1] for d in range(1, depth + 1)]
+        values += [level.top[row] for level, row in chain]
+        values += [torch.dot(level.probabilities[row], level.logits[row]) for level, row in chain]
+        # One kernel and one transfer for all.
+        confidence, top, mean = torch.stack(values).view(3, depth).tolist()
         # The greatest logit less the logarithm of its probability is that of the softmax's denominator.
         entropies = [
             (x - math.log(p) - m) / math.log(max(2, level.logits.shape[-1]))
