@@ -90,13 +90,9 @@ class StoredResults:
         for prompts, policies in found.items():
             if set(order) - set(policies):
                 continue
-            common = [
-                p
-                for p in policies[order[0]]
-                if p not in excluded and all(p in policies[name] for name in order)
-            ]
-            drawn = list(self.manifest["prompt_seeds"].get(prompts, common))
-            common.sort(key=lambda p: drawn.index(p) if p in drawn else len(drawn))
+            # In the order of the drawing; behind them what a damaged folder has besides.
+            known = dict.fromkeys([*self.manifest["prompt_seeds"].get(prompts, ()), *policies[order[0]]])
+            common = [p for p in known if p not in excluded and all(p in policies[name] for name in order)]
             if common:
                 sets[prompts] = {name: [policies[name][p] for p in common] for name in order}
         return sets
