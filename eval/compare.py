@@ -21,7 +21,7 @@ from entmtp_env.figures import save_figure
 from entmtp_env.provenance import describe_run
 from eval.contest import Contest, Outcome, check_excluded, run_contests
 from eval.environment import enter_policies, environment_manifest
-from eval.interleave import Entrant, EvaluationError, draw_prompts
+from eval.interleave import Entrant, EvaluationError, Turns, draw_prompts
 from eval.plot import comparison_figure
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE
@@ -31,7 +31,7 @@ from eval.table import LEGEND, comparison_table
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare policies on identical prompts and seeds, interleaved prompt by prompt.
+    """Compare policies on identical prompts and seeds, interleaved prompt by prompt or step by step.
 
     Prints a table per prompt set: tokens per second, ρ = speed-up over autoregressive decoding by the same
     engine, τ = tokens per step, and the ratio to a baseline, with paired bootstrap 95 % intervals over
@@ -53,6 +53,8 @@ class Compare:
         max_prompt_tokens: Longer prompts are left out; 0 = none, but those that do not fit are an error.
         exclude: Prompts to leave out of all rows, by id, such as one that fails; the others keep their seeds,
             so it may change when a run is resumed.
+        turns: When a row makes way for the next: after each text, or after each step, so that drift of the
+            machine hits all alike; then each row needs a KV cache of its own.
         baseline: The policy that the others are divided by.
         model: Base model: a known name, a folder or a Hugging Face repository.
         heads: Draft heads: auto, medusa or a checkpoint.
@@ -91,6 +93,7 @@ class Compare:
     num_prompts: int = 0
     max_prompt_tokens: int = 0
     exclude: tuple[str, ...] = ()
+    turns: Turns = "text"
     baseline: str = "hydra-default"
     model: str = "smollm2"
     heads: str = "auto"
@@ -245,7 +248,8 @@ def print_end(console: Console, config: Compare, out: Path, outcome: Outcome) ->
 
 def _prepare(config: Compare, prompts: str, stack: contextlib.ExitStack) -> Contest:
     specs = dict.fromkeys((REFERENCE, config.baseline, *config.policies))
-    entrants = enter_policies(dataclasses.asdict(config), prompts, {spec: spec for spec in specs}, stack)
+    rows = {spec: spec for spec in specs}
+    entrants = enter_policies(dataclasses.asdict(config), prompts, rows, stack, config.turns)
     return make_contest(config, prompts, entrants)
 
 
@@ -266,7 +270,7 @@ def make_contest(config: Compare, prompts: str, entrants: Mapping[str, Entrant])
     seeds = dict(itertools.islice(short, config.num_prompts or None))
     if not seeds:
         raise ValueError(f"{prompts!r} has no prompt of at most {most} tokens")
-    contest = Contest(entrants, seeds, config.exclude)
+    contest = Contest(entrants, seeds, config.exclude, config.turns)
     contest.check_room()
     return contest
 

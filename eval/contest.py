@@ -9,7 +9,7 @@ from typing import Any
 
 from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import Prompt
-from eval.interleave import Entrant, interleave_entrants, warm_up
+from eval.interleave import Entrant, Turns, interleave_entrants, warm_up
 from eval.results import ResultFolder
 from eval.statistics import REFERENCE
 from policies import Episode, Predictor, SchedulingEnv
@@ -25,11 +25,13 @@ class Contest:
         entrants: The rows by name, ``autoregressive`` among them.
         seeds: Seed by prompt id, the same for every row.
         exclude: Ids of prompts that no row runs; without them the others keep their seeds and their order.
+        turns: When a row makes way for the next.
     """
 
     entrants: Mapping[str, Entrant]
     seeds: Mapping[str, int]
     exclude: Collection[str] = ()
+    turns: Turns = "text"
 
     @property
     def running(self) -> list[str]:
@@ -173,7 +175,7 @@ def run_contests(contests: Mapping[str, Contest], folder: ResultFolder, seed: in
                 bar.update(task, description=prompts)
                 done = {(policy, prompt_id) for name, policy, prompt_id in finished if name == prompts}
                 done |= {(policy, prompt_id) for policy in contest.entrants for prompt_id in contest.exclude}
-                for run in interleave_entrants(contest.entrants, contest.seeds, seed, done):
+                for run in interleave_entrants(contest.entrants, contest.seeds, seed, done, contest.turns):
                     folder.add(prompts, run)
                     finished[prompts, run.policy, run.episode.prompt_id] = run
                     bar.advance(task)

@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from entmtp_env.live import LiveEnv
-from eval.interleave import Entrant
+from eval.interleave import Entrant, Turns
 from policies import SchedulerPolicy, SchedulingEnv
 from policies.registry import make_named_policy, policy_env_id, policy_fingerprint, policy_probe
 
@@ -64,9 +64,13 @@ def environment_manifest(env: SchedulingEnv) -> dict[str, Any]:
 
 
 def enter_policies(
-    settings: Mapping[str, Any], prompts: str, rows: Mapping[str, str], stack: contextlib.ExitStack
+    settings: Mapping[str, Any],
+    prompts: str,
+    rows: Mapping[str, str],
+    stack: contextlib.ExitStack,
+    turns: Turns = "text",
 ) -> dict[str, Entrant]:
-    """Policies with the environments that they are made for, one of each kind, over the same model.
+    """Policies with the environments that they are made for, over the same model.
 
     A policy whose file says what is drafted before its decisions gets that, whatever the settings say.
 
@@ -76,6 +80,7 @@ def enter_policies(
         prompts: The prompt set.
         rows: Spec of the policy by name of the row.
         stack: Closes the environments.
+        turns: ``"step"`` gives every row an environment of its own, ``"text"`` one to all of the same kind.
 
     Returns:
         Entrants by name of the row.
@@ -84,7 +89,7 @@ def enter_policies(
         ValueError: When a policy or a setting is unknown or wrong.
         FileNotFoundError: When a file is missing.
     """
-    envs: dict[str, SchedulingEnv] = {}
+    envs: dict[tuple[str, str], SchedulingEnv] = {}
     entrants = {}
     for name, spec in rows.items():
         env_id = policy_env_id(spec)
@@ -92,11 +97,12 @@ def enter_policies(
             env_id = settings["env_id"]
         probe = policy_probe(spec) or settings["probe"]
         key = env_id if probe == settings["probe"] else f"{env_id} probe={probe}"
-        if key not in envs:
-            envs[key] = make_live_env({**settings, "probe": probe}, prompts, env_id)
-            stack.callback(envs[key].close)
-        policy = make_named_policy(spec, envs[key])
-        entrants[name] = Entrant(envs[key], policy, key, policy_fingerprint(spec))
+        shared = key, name if turns == "step" else ""
+        if shared not in envs:
+            envs[shared] = make_live_env({**settings, "probe": probe}, prompts, env_id)
+            stack.callback(envs[shared].close)
+        policy = make_named_policy(spec, envs[shared])
+        entrants[name] = Entrant(envs[shared], policy, key, policy_fingerprint(spec))
     return entrants
 
 

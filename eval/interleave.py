@@ -1,16 +1,20 @@
-"""Run policies side by side: prompt by prompt, so that drift of the machine hits all alike."""
+"""Run policies side by side, text by text or step by step, so that drift of the machine hits all alike."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from entmtp_env.prompts import Prompt
-from eval.watch import StepDetail, watch_episode
+from eval.watch import StepDetail, stepwise_watch
 from policies import Episode, Predictor, SchedulingEnv
+
+Turns = Literal["text", "step"]
+"""When a row makes way for the next: after a text, or after every step. A machine that drifts by percents
+from text to text hardly does from step to step, but then every row needs an environment of its own."""
 
 
 class EvaluationError(RuntimeError):
@@ -90,6 +94,7 @@ def interleave_entrants(
     seeds: Mapping[str, int],
     seed: int,
     done: Collection[tuple[str, str]] = (),
+    turns: Turns = "text",
 ) -> Iterator[Run]:
     """Generate one text per prompt and row, all rows on a prompt before the next one.
 
@@ -98,35 +103,52 @@ def interleave_entrants(
         seeds: Seed by prompt id, the same for every row.
         seed: Seed of the order of the rows, shuffled anew for each prompt.
         done: Pairs of row and prompt id to leave out; the order of the others stays.
+        turns: When a row makes way for the next.
 
     Yields:
         The runs, as they finish.
 
     Raises:
+        ValueError: When rows that take turns after every step share an environment.
         EvaluationError: When an episode ends in an error, or on another prompt than asked for.
         RuntimeError: When the policy or the environment raised; it names both and is chained to the cause.
     """
     names = list(entrants)
+    if turns == "step" and len({id(entrant.env) for entrant in entrants.values()}) < len(names):
+        raise ValueError('with turns="step" no two rows may share an environment: give each its own')
     shuffle = np.random.default_rng(seed)
     for prompt_id, prompt_seed in seeds.items():
-        for k in shuffle.permutation(len(names)):
-            name = names[k]
-            if (name, prompt_id) in done:
-                continue
-            entrant = entrants[name]
+        order = [names[k] for k in shuffle.permutation(len(names))]
+        left = [name for name in order if (name, prompt_id) not in done]
+        for together in [left] if turns == "step" else [[name] for name in left]:
+            yield from _take_turns({name: entrants[name] for name in together}, prompt_id, prompt_seed)
+
+
+def _take_turns(entrants: Mapping[str, Entrant], prompt_id: str, seed: int) -> Iterator[Run]:
+    """Write a text with each row, one step of every row after the other."""
+    writing = {name: stepwise_watch(own.env, own.policy, prompt_id, seed) for name, own in entrants.items()}
+    while writing:
+        for name, steps in list(writing.items()):
             try:
-                episode, details = watch_episode(entrant.env, entrant.policy, prompt_id, prompt_seed)
+                next(steps)
+            except StopIteration as end:
+                del writing[name]
+                episode, details = end.value
+                _check_episode(episode, name, prompt_id)
+                yield Run(name, seed, episode, details)
             except Exception as error:
                 raise RuntimeError(f"policy {name!r} failed on prompt {prompt_id!r}") from error
-            if episode.finish_reason.startswith("error"):
-                raise EvaluationError(
-                    f"policy {name!r} on prompt {prompt_id!r} ended with {episode.finish_reason!r} after "
-                    f"{len(episode.steps)} steps; repair the cause, or leave that prompt out for all "
-                    "policies: an average over the other texts would favour this one or hurt it"
-                )
-            if episode.prompt_id != prompt_id:
-                raise EvaluationError(
-                    f"asked for prompt {prompt_id!r}, the environment ran {episode.prompt_id!r} under "
-                    f'{name!r}; its reset must obey options={{"prompt_id": ...}}'
-                )
-            yield Run(name, prompt_seed, episode, details)
+
+
+def _check_episode(episode: Episode, policy: str, prompt_id: str) -> None:
+    if episode.finish_reason.startswith("error"):
+        raise EvaluationError(
+            f"policy {policy!r} on prompt {prompt_id!r} ended with {episode.finish_reason!r} after "
+            f"{len(episode.steps)} steps; repair the cause, or leave that prompt out for all "
+            "policies: an average over the other texts would favour this one or hurt it"
+        )
+    if episode.prompt_id != prompt_id:
+        raise EvaluationError(
+            f"asked for prompt {prompt_id!r}, the environment ran {episode.prompt_id!r} under "
+            f'{policy!r}; its reset must obey options={{"prompt_id": ...}}'
+        )

@@ -60,6 +60,7 @@ class Paper(Compare):
             paper has none of the others, nor of these without calibration.
         prompts: The tasks: prompt sets as in compare.
         num_prompts: Prompts of each set, the first after a seeded shuffle; 0 = all.
+        turns: When a row makes way for the next: after each text, or after each step.
         baseline: The policy that the others are divided by: one of the rows, or auto for EntMTP*, or Hydra
             without it.
         medusa_heads: Medusa heads: a checkpoint, or auto for those that ship for the model; the row is left
@@ -177,7 +178,8 @@ def _available(config: Paper) -> tuple[list[str], dict[str, str]]:
 def _prepare(config: Paper, prompts: str, stack: contextlib.ExitStack) -> Contest:
     task, settings = task_name(prompts), dataclasses.asdict(config)
     specs = dict.fromkeys((REFERENCE, HYDRA, config.baseline, *config.policies))
-    entrants = enter_policies(settings, prompts, {s: s.replace("{task}", task) for s in specs}, stack)
+    rows = {s: s.replace("{task}", task) for s in specs}
+    entrants = enter_policies(settings, prompts, rows, stack, config.turns)
     if medusa_heads(settings):
         env = make_medusa_env(settings, prompts, stack)
         row = Entrant(env, make_named_policy(f"static:{MEDUSA_TREE}", env))

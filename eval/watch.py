@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -13,7 +13,8 @@ from gymnasium.wrappers import TransformObservation
 
 from entmtp_env.decoding.node_table import BuiltTree
 from entmtp_env.text_pieces import text_pieces
-from policies import Episode, Predictor, SchedulingEnv, StepRecord, run_episode
+from policies import Episode, Predictor, SchedulingEnv, StepRecord
+from policies.rollout import run_whole, stepwise_episode
 
 SCORES = ("base_top1", "base_entropy", "best_path_value", "deep_path_value", "expected_accept")
 """Features that schedulers take as a score; those that an environment observes are kept."""
@@ -56,6 +57,13 @@ def watch_episode(
     Returns:
         The episode, and one detail a step; the scores are those before its last decision.
     """
+    return run_whole(stepwise_watch(env, policy, prompt_id, seed))
+
+
+def stepwise_watch(
+    env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
+) -> Generator[None, None, tuple[Episode, list[StepDetail]]]:
+    """:func:`watch_episode` that pauses as :func:`~policies.rollout.stepwise_episode` does."""
     unwrapped: Any = env.unwrapped
     observations: list[npt.NDArray[np.float32]] = []
     trees: list[BuiltTree | None] = []
@@ -66,7 +74,7 @@ def watch_episode(
         return observation
 
     watched: SchedulingEnv = TransformObservation(env, keep, None)
-    episode = run_episode(watched, policy, prompt_id, seed)
+    episode = yield from stepwise_episode(watched, policy, prompt_id, seed)
     # The first observation is that of the reset.
     after = list(accumulate(len(step.decisions) for step in episode.steps))
     names = list(unwrapped.feature_names)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from policies.base import Memory, Predictor, SchedulingEnv
+
+Result = TypeVar("Result")
 
 _FINER_PARTS = ("accept_seconds", "commit_seconds")
 
@@ -156,6 +158,29 @@ def run_episode(env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
     Returns:
         The record of the episode.
     """
+    return run_whole(stepwise_episode(env, policy, prompt_id, seed))
+
+
+def run_whole(episode: Generator[None, None, Result]) -> Result:
+    """The result of :func:`stepwise_episode`, or of a generator around it, without a pause."""
+    while True:
+        try:
+            next(episode)
+        except StopIteration as end:
+            return cast("Result", end.value)
+
+
+def stepwise_episode(
+    env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
+) -> Generator[None, None, Episode]:
+    """:func:`run_episode` that can be left after each decision and gone on with later.
+
+    Yields:
+        ``None`` before each decision.
+
+    Returns:
+        The record of the episode.
+    """
     observes = getattr(policy, "observes", True)
     observation, info = env.reset(seed=seed, options={"prompt_id": prompt_id})
     prefill_seconds = info["prefill_seconds"]
@@ -163,6 +188,7 @@ def run_episode(env: SchedulingEnv, policy: Predictor, prompt_id: str, seed: int
     state: Memory | None = None
     done = False
     while not done:
+        yield
         starts = np.array([not decisions])
         began = time.perf_counter()
         actions, state = policy.predict(observation, state=state, episode_start=starts, deterministic=True)

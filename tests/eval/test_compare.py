@@ -208,3 +208,14 @@ def test_staged_policies_are_rows_like_any_other(tiny_files):
     assert live["bank_fingerprint"] == default_bank().fingerprint
     assert other["bank_fingerprint"] == default_stages().fingerprint
     assert live["heads_fingerprint"] == other["heads_fingerprint"]
+
+
+def test_rows_that_take_turns_after_every_step_write_the_same_texts(tiny_files):
+    told = {}
+    for turns in ("text", "step"):
+        lines = read_lines(staged_results(tiny_files, turns) / "steps.jsonl")
+        told[turns] = sorted(
+            [line[key] for key in ("policy", "prompt_id", "step", "action", "deeper", "token_ids")]
+            for line in lines
+        )
+    assert told["step"] == told["text"]

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from entmtp_env.prompts import Prompt
-from eval.interleave import EvaluationError, draw_prompts, interleave, warm_up
+from eval.interleave import (
+    Entrant,
+    EvaluationError,
+    draw_prompts,
+    interleave,
+    interleave_entrants,
+    warm_up,
+)
 from policies import make_policy
 from tests.eval.decoder_env import DecoderEnv
 
@@ -46,6 +53,61 @@ def test_lossless_policies_emit_equal_tokens(env, policies):
         by_prompt.setdefault(run.episode.prompt_id, set()).add((run.episode.tokens, run.episode.text))
     assert all(len(outcomes) == 1 for outcomes in by_prompt.values())
     assert len({text for outcomes in by_prompt.values() for _, text in outcomes}) == len(SEEDS)
+
+
+@pytest.fixture
+def apart(decoder, prompt_file):
+    """The policies, each with an environment of its own."""
+    settings = ("greedy", 12, "none", "all", 2048, "float32", "cpu")
+    envs = {spec: decoder("m", "auto", "default", prompt_file(), *settings) for spec in POLICIES}
+    return {spec: Entrant(env, make_policy(spec, env)) for spec, env in envs.items()}
+
+
+def test_rows_take_turns_after_every_step(apart, monkeypatch):
+    turns = []
+    for spec, entrant in apart.items():
+        step = entrant.env.step
+        monkeypatch.setattr(
+            entrant.env, "step", lambda action, spec=spec, step=step: (turns.append(spec), step(action))[1]
+        )
+    runs = []
+    for run in interleave_entrants(apart, SEEDS, seed=0, turns="step"):
+        runs.append(run)
+        if len(runs) % len(POLICIES):
+            continue
+        steps = {own.policy: len(own.episode.steps) for own in runs[-len(POLICIES) :]}
+        order = list(dict.fromkeys(turns))
+        rounds = [[spec for spec in order if steps[spec] > k] for k in range(max(steps.values()))]
+        assert turns == [spec for own in rounds for spec in own]
+        turns.clear()
+    assert len(runs) == len(POLICIES) * len(SEEDS)
+
+
+def test_turns_change_no_episode_but_its_times(apart):
+    def told(run):
+        episode = run.episode
+        steps = [(step.action, step.tokens) for step in episode.steps]
+        return run.policy, run.seed, episode.prompt_id, steps, episode.text
+
+    by_step, by_text = (
+        sorted(told(run) for run in interleave_entrants(apart, SEEDS, seed=0, turns=turns))
+        for turns in ("step", "text")
+    )
+    assert by_step == by_text
+
+
+def test_rows_that_take_turns_after_every_step_must_not_share_an_environment(env, policies):
+    entrants = {name: Entrant(env, own) for name, own in policies.items()}
+    with pytest.raises(ValueError, match="no two rows may share an environment"):
+        next(interleave_entrants(entrants, SEEDS, seed=0, turns="step"))
+
+
+def test_what_is_done_is_left_out_whatever_the_turns(apart):
+    done = {("threshold", "q1"), *((spec, "q2") for spec in POLICIES)}
+    for turns in ("step", "text"):
+        runs = interleave_entrants(apart, SEEDS, seed=0, done=done, turns=turns)
+        left = {(spec, prompt_id) for spec in POLICIES for prompt_id in SEEDS} - done
+        assert {(run.policy, run.episode.prompt_id) for run in runs} == left
 
 
 def test_warming_up_covers_trees_and_policies(env):

@@ -13,14 +13,13 @@ def tiny_results(files):
 
 
 @functools.cache
-def staged_results(files):
+def staged_results(files, turns="text"):
     """The same of staged policies."""
-    return _compare(
-        files, "staged-results", ("eagle2:nodes=12", "staged-threshold:thresholds=0|0.4|0.1|0.05")
-    )
+    policies = ("eagle2:nodes=12", "staged-threshold:thresholds=0|0.4|0.1|0.05")
+    return _compare(files, f"staged-results-{turns}", policies, turns=turns)
 
 
-def _compare(files, name, policies):
+def _compare(files, name, policies, **settings):
     out = Path(files.prompts).with_name(name)
     compare(
         Compare(
@@ -30,6 +29,7 @@ def _compare(files, name, policies):
             bootstrap_samples=50,
             out=out,
             **{key: value for key, value in files.kwargs.items() if key != "prompts"},
+            **settings,
         )
     )
     return out
