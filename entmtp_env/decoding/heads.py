@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -158,7 +159,7 @@ class DraftHeads(nn.Module):
             self.norms.extend(nn.RMSNorm(width, config.rms_norm_eps) for _ in depths)
         self._embedding: Tensor | None = None
         self._scale: Tensor | None = None
-        self._tied_lm_heads: dict[int, PackedLinear] = {}
+        self._tied_lm_heads: dict[int, partial[Tensor] | PackedLinear] = {}
         self.packed = False
 
     @property
@@ -194,7 +195,7 @@ class DraftHeads(nn.Module):
             self._scale = embedding_scale(backbone)
             sizes = {self.config.vocab_size(depth) for depth in range(1, self.config.depth + 1)}
             self._tied_lm_heads = {
-                n: PackedLinear(backbone.lm_head_weight[self.vocab_ids[:n]]) for n in sizes
+                n: partial(F.linear, weight=backbone.lm_head_weight[self.vocab_ids[:n]]) for n in sizes
             }
         if self.prefix is not None:
             self.prefix.attach(backbone)
@@ -203,6 +204,9 @@ class DraftHeads(nn.Module):
         """Lay the weights out for inference; the heads cannot be trained or saved afterwards."""
         self.requires_grad_(False).eval()
         pack_for_inference(self)
+        for size, tied in self._tied_lm_heads.items():
+            if isinstance(tied, partial):
+                self._tied_lm_heads[size] = PackedLinear(tied.keywords["weight"])
         self.packed = True
 
     def embed(self, tokens: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ _BLOCK_ROWS = 256
 class PackedLinear(nn.Module):
     """``y = x Wᵀ + b`` for inference, with the weight packed for oneDNN where that pays.
 
-    In bfloat16 on a CPU, oneDNN otherwise re-orders a plain weight at every call; packed once, a
-    few-row product runs at memory speed. Elsewhere this is an ordinary linear map.
+    A product of few rows, as a verify pass has, then runs near the speed at which the weights are read: in
+    bfloat16, where oneDNN otherwise re-orders a plain weight at every call, and in float32 on x86, where the
+    other kernels are made for one row or for many. Elsewhere this is an ordinary linear map.
 
     Args:
         weight: Weight, shape ``(out, in)``.
@@ -29,7 +30,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.packed = weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and _can_pack()
+        self.packed = weight.device.type == "cpu" and _can_pack(weight.dtype)
         weight = weight.detach().contiguous()
         self.weight = weight
         if self.packed:
@@ -86,10 +87,10 @@ def pack_for_inference(module: nn.Module) -> None:
             pack_for_inference(child)
 
 
-def _can_pack() -> bool:
+def _can_pack(dtype: torch.dtype) -> bool:
     # The two operators are what torch.compile emits for CPU linears; builds without oneDNN lack them.
-    return (
-        torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    )
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
+        return False
+    if dtype is torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype is torch.float32 and torch.backends.cpu.get_cpu_capability().startswith("AVX")

@@ -211,11 +211,11 @@ def test_staged_policies_are_rows_like_any_other(tiny_files):
 
 
 def test_rows_that_take_turns_after_every_step_write_the_same_texts(tiny_files):
-    told = {}
-    for turns in ("text", "step"):
-        lines = read_lines(staged_results(tiny_files, turns) / "steps.jsonl")
-        told[turns] = sorted(
+    by_text, by_step = (
+        sorted(
             [line[key] for key in ("policy", "prompt_id", "step", "action", "deeper", "token_ids")]
-            for line in lines
+            for line in read_lines(folder / "steps.jsonl")
         )
-    assert told["step"] == told["text"]
+        for folder in (staged_results(tiny_files), staged_results(tiny_files, turns="step"))
+    )
+    assert by_step == by_text
