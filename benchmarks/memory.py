@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from benchmarks.interleaved import Finding
+from entmtp_env.decoding.half_linear import HalfLinear
 from entmtp_env.engine import Engine
 from entmtp_env.live import LiveEnv
 from entmtp_env.progress import progress_bar
@@ -86,9 +87,11 @@ def weight_bytes(engine: Engine) -> tuple[int, int]:
     backbone, heads = engine.backbone, engine.heads
     layers = [bound.__self__ for layer in backbone._layers for bound in vars(layer).values()]
     embeddings = {t.data_ptr(): t.nbytes for t in (backbone.embedding, backbone.lm_head_weight)}
-    copies = _bytes(heads._tied_lm_heads.values())
-    if backbone._lm_head.packed:
-        copies += _bytes([backbone._lm_head])
+    tied = [*heads._tied_lm_heads.values(), backbone._lm_head]
+    # Those that serve few rows have the same weights in another form for many.
+    halves = [own for own in (*layers, *heads.modules(), *tied) if isinstance(own, HalfLinear)]
+    own_copy = [own for own in tied if getattr(own, "weight", None) is not backbone.lm_head_weight]
+    copies = _bytes(own_copy) + _bytes(halves)
     return _bytes([*layers, backbone.final_norm, *heads.modules()]) + sum(embeddings.values()), copies
 
 

@@ -17,7 +17,7 @@ from entmtp_env.decoding.checkpoint import heads_fingerprint, read_manifest
 from entmtp_env.decoding.decoder import TreeDecoder
 from entmtp_env.decoding.graph_decoder import GraphDecoder
 from entmtp_env.decoding.heads import DraftHeads, HeadArch
-from entmtp_env.decoding.precision import choose_device, choose_dtype
+from entmtp_env.decoding.precision import choose_decoding_dtype, choose_device
 from entmtp_env.decoding.staged import StagedDecoder
 from entmtp_env.decoding.staged_graph import StagedGraphDecoder
 from entmtp_env.decoding.stages import Stages
@@ -96,7 +96,8 @@ def get_engine(model: str, heads: str = "auto", dtype: str = "auto", device: str
         model: A known model name, a path, or a Hugging Face repository.
         heads: ``"auto"`` for those that ship with the package, another architecture of ``SHIPPED_HEADS``, a
             ``.safetensors`` file, or a folder or Hugging Face repository (``docs/CHECKPOINTS.md``).
-        dtype: ``"auto"`` (what the device runs fastest), ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        dtype: ``"auto"`` (what the device decodes fastest with), ``"float32"``, ``"bfloat16"`` or
+            ``"float16"``, on a CPU that of the weights alone.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, or ``"cuda-graphs"`` for steps as captured CUDA graphs
             (``"cpu-graphs"`` takes the same steps without capture, for tests).
 
@@ -119,7 +120,7 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
     device, graphs = device.removesuffix(GRAPHS), device.endswith(GRAPHS)
     path = heads_path(model, heads)
     place = choose_device(device)
-    base = model, choose_dtype(dtype, place), place
+    base = model, choose_decoding_dtype(dtype, place), place
     if base not in _bases:
         _bases[base] = _load_base(*base)
     pretrained, backbone = _bases[base]
@@ -143,7 +144,7 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
         "heads": heads if is_repository(heads) else path.name,
         "heads_arch": draft_heads.config.arch,
         "heads_fingerprint": fingerprint,
-        "dtype": str(backbone.dtype).removeprefix("torch."),
+        "dtype": str(backbone.weight_dtype).removeprefix("torch."),
         "device": f"{backbone.device}{GRAPHS if graphs else ''}",
     }
     return Engine(

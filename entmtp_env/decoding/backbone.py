@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from entmtp_env.decoding.attention import CachedAttention
+from entmtp_env.decoding.half_linear import HalfLinear
 from entmtp_env.decoding.kv_cache import KVCache
-from entmtp_env.decoding.linear import PackedLinear
+from entmtp_env.decoding.linear import PackedLinear, inference_linear
 from entmtp_env.decoding.rms_norm import InferenceRMSNorm
 from entmtp_env.decoding.rotary import RotaryTable
 
@@ -56,7 +57,8 @@ class Backbone:
 
     Args:
         model: A loaded transformers causal LM of a supported type; its weights are copied, it may be freed.
-        dtype: Element type of weights and activations.
+        dtype: Element type of weights and activations; float16 on a CPU is that of the weights, and the
+            activations are in float32.
         device: Where to run.
 
     Raises:
@@ -67,18 +69,21 @@ class Backbone:
         self, model: PreTrainedModel, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
         self.config = read_config(model.config)
-        self.dtype, self.device = dtype, torch.device(device)
+        self.weight_dtype, self.dtype, self.device = dtype, dtype, torch.device(device)
+        if dtype is torch.float16 and self.device.type == "cpu":
+            self.dtype = torch.float32
         if self.device.type == "cuda":
             # It plans anew for every length of the keys, which here is another one at every step.
             torch.backends.cuda.enable_cudnn_sdp(False)
 
         def place(tensor: Tensor) -> Tensor:
-            return tensor.detach().to(self.device, dtype)
+            return tensor.detach().to(self.device, self.dtype)
 
-        def fuse(*modules: torch.nn.Linear) -> PackedLinear:
+        def fuse(*modules: torch.nn.Linear) -> PackedLinear | HalfLinear:
             weight = torch.cat([place(m.weight) for m in modules])
             biases = [m.bias for m in modules]
-            return PackedLinear(weight, None if biases[0] is None else torch.cat([place(b) for b in biases]))
+            bias = None if biases[0] is None else torch.cat([place(b) for b in biases])
+            return inference_linear(weight, bias, dtype)
 
         def norm(module: torch.nn.Module) -> InferenceRMSNorm:
             return InferenceRMSNorm(place(module.get_parameter("weight")), self.config.rms_norm_eps)
@@ -88,7 +93,7 @@ class Backbone:
         self.lm_head_weight = self.embedding
         if model.lm_head.weight.data_ptr() != core.embed_tokens.weight.data_ptr():
             self.lm_head_weight = place(model.lm_head.weight).clone()
-        self._lm_head = PackedLinear(self.lm_head_weight)
+        self._lm_head = inference_linear(self.lm_head_weight, dtype=dtype)
         self.final_norm = norm(core.norm)
         self._layers = [
             _Layer(

@@ -176,7 +176,7 @@ class TreeDecoder(Session):
             self.finish_reason = NOT_FINITE
             raise FloatingPointError(
                 "the draft heads' logits are NaN or infinite; their weights are damaged, or "
-                f"{self.backbone.dtype} is too narrow for them: try float32"
+                f"{self.backbone.weight_dtype} is too narrow for them: try float32"
             )
 
     def _chain_signals(self) -> tuple[list[float], list[float]]:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from entmtp_env.decoding.backbone import Backbone
-from entmtp_env.decoding.linear import PackedLinear, pack_for_inference
+from entmtp_env.decoding.half_linear import HalfLinear
+from entmtp_env.decoding.linear import PackedLinear, inference_linear, pack_for_inference
 from entmtp_env.decoding.prefix_layer import PrefixLayer
 
 HeadArch = Literal["medusa", "hydra", "hydra-prefix"]
@@ -159,7 +160,8 @@ class DraftHeads(nn.Module):
             self.norms.extend(nn.RMSNorm(width, config.rms_norm_eps) for _ in depths)
         self._embedding: Tensor | None = None
         self._scale: Tensor | None = None
-        self._tied_lm_heads: dict[int, partial[Tensor] | PackedLinear] = {}
+        self._tied_lm_heads: dict[int, partial[Tensor] | PackedLinear | HalfLinear] = {}
+        self._weight_dtype: torch.dtype | None = None
         self.packed = False
 
     @property
@@ -190,7 +192,7 @@ class DraftHeads(nn.Module):
                 f"the base model {c.head_dim}; use the heads trained for this model (python -m train heads)"
             )
         self.to(backbone.device, backbone.dtype)
-        self._embedding = backbone.embedding
+        self._embedding, self._weight_dtype = backbone.embedding, backbone.weight_dtype
         if not self.config.published:
             self._scale = embedding_scale(backbone)
             sizes = {self.config.vocab_size(depth) for depth in range(1, self.config.depth + 1)}
@@ -203,10 +205,12 @@ class DraftHeads(nn.Module):
     def pack(self) -> None:
         """Lay the weights out for inference; the heads cannot be trained or saved afterwards."""
         self.requires_grad_(False).eval()
-        pack_for_inference(self)
+        pack_for_inference(self, self._weight_dtype)
         for size, tied in self._tied_lm_heads.items():
             if isinstance(tied, partial):
-                self._tied_lm_heads[size] = PackedLinear(tied.keywords["weight"])
+                self._tied_lm_heads[size] = inference_linear(
+                    tied.keywords["weight"], dtype=self._weight_dtype
+                )
         self.packed = True
 
     def embed(self, tokens: Tensor) -> Tensor:

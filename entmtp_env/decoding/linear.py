@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from entmtp_env.decoding.half_linear import HalfLinear
 from entmtp_env.decoding.rms_norm import InferenceRMSNorm
 
 # Rows the packed layout is tuned for: a typical verify pass. Any number of rows gives the same result.
@@ -75,16 +76,38 @@ class PackedLinear(nn.Module):
         return y.view(*x.shape[:-1], -1)
 
 
-def pack_for_inference(module: nn.Module) -> None:
-    """Replace the ``nn.Linear`` and ``nn.RMSNorm`` below ``module`` by their inference twins, in place."""
+def inference_linear(
+    weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None
+) -> PackedLinear | HalfLinear:
+    """The fastest linear map of a weight.
+
+    Args:
+        weight: Weight, shape ``(out, in)``, on its device.
+        bias: Bias, shape ``(out,)``, or ``None``.
+        dtype: Element type to keep the weight in, by default its own; float16 on a CPU means activations in
+            float32.
+    """
+    dtype = dtype or weight.dtype
+    if dtype is torch.float16 and weight.device.type == "cpu":
+        return HalfLinear(weight, bias)
+    return PackedLinear(weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+def pack_for_inference(module: nn.Module, dtype: torch.dtype | None = None) -> None:
+    """Replace the ``nn.Linear`` and ``nn.RMSNorm`` below ``module`` by their inference twins, in place.
+
+    Args:
+        module: The module.
+        dtype: Element type to keep weights in, see :func:`inference_linear`; those of norms keep theirs.
+    """
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
-            setattr(module, name, PackedLinear(child.weight, child.bias))
+            setattr(module, name, inference_linear(child.weight, child.bias, dtype))
         elif isinstance(child, nn.RMSNorm):
             assert child.eps is not None
             setattr(module, name, InferenceRMSNorm(child.weight, child.eps))
         else:
-            pack_for_inference(child)
+            pack_for_inference(child, dtype)
 
 
 def _can_pack(dtype: torch.dtype) -> bool:

@@ -273,7 +273,7 @@ class Session:
             self.finish_reason = NOT_FINITE
             raise FloatingPointError(
                 f"the base model's logits behind {tokens} generated tokens are NaN or infinite; its weights "
-                f"are damaged, or {self.backbone.dtype} is too narrow for them: try float32"
+                f"are damaged, or {self.backbone.weight_dtype} is too narrow for them: try float32"
             )
 
     def _check_running(self) -> None:

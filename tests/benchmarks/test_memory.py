@@ -2,6 +2,7 @@ import pytest
 from safetensors.torch import load_file
 
 from benchmarks.memory import Memory, measure_memory, weight_bytes
+from entmtp_env.decoding.half_linear import can_multiply_half
 from entmtp_env.engine import get_engine
 from entmtp_env.models import load_pretrained
 
@@ -13,9 +14,20 @@ def test_weights_are_those_of_the_files(tiny_files):
     saved = load_file(tiny_files.heads).values()
     heads = sum(4 * t.numel() for t in saved if t.is_floating_point())
     assert weights == base + heads
-    # The LM head's rows of the draft vocabulary.
+    # The LM head's rows of the draft vocabulary, and the LM head where it is packed beside the plain one.
     config = engine.backbone.config
-    assert copies == 4 * config.hidden_size * engine.heads.config.draft_vocab_size
+    packed = engine.backbone._lm_head.packed * config.vocab_size
+    assert copies == 4 * config.hidden_size * (engine.heads.config.draft_vocab_size + packed)
+
+
+@pytest.mark.skipif(not can_multiply_half(), reason="no products of float16 on this machine")
+def test_weights_in_float16_are_there_in_two_forms(tiny_files):
+    halves, wholes = (
+        weight_bytes(get_engine(tiny_files.model, tiny_files.heads, dtype, "cpu"))
+        for dtype in ("float16", "float32")
+    )
+    assert halves[0] < wholes[0]
+    assert wholes[0] < sum(halves) < sum(wholes) * 1.1
 
 
 def test_what_is_beyond_weights_and_kv_is_named():

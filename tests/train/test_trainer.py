@@ -221,7 +221,7 @@ def test_the_state_of_another_training_is_refused(config, run, change):
 
 def test_the_element_type_stays_when_another_is_faster_by_now(config, run, unbroken, monkeypatch):
     fastest = iter((False, True))
-    monkeypatch.setattr("entmtp_env.decoding.precision.cpu_prefers_bfloat16", lambda: next(fastest))
+    monkeypatch.setattr("entmtp_env.decoding.precision.cpu_prefers", lambda dtype: next(fastest))
     config = dataclasses.replace(config, dtype="auto")
     run(config, broken_at=6)
     assert_same(run(config), unbroken)

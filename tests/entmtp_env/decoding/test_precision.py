@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from entmtp_env.decoding import precision
-from entmtp_env.decoding.precision import choose_device, choose_dtype, cpu_prefers_bfloat16
+from entmtp_env.decoding.half_linear import can_multiply_half
+from entmtp_env.decoding.precision import choose_decoding_dtype, choose_device, choose_dtype, cpu_prefers
 
 CPU = torch.device("cpu")
 
@@ -27,8 +28,35 @@ def test_a_device_that_nothing_here_can_time_is_refused(name):
 
 @pytest.mark.parametrize(("faster", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
 def test_auto_dtype_on_a_cpu_is_the_faster_one(monkeypatch, faster, dtype):
-    monkeypatch.setattr(precision, "cpu_prefers_bfloat16", lambda: faster)
+    monkeypatch.setattr(precision, "cpu_prefers", lambda dtype: faster)
     assert choose_dtype("auto", CPU) is dtype
+
+
+@pytest.mark.parametrize(
+    ("faster", "half", "dtype"),
+    [
+        ({torch.bfloat16, torch.float16}, True, torch.bfloat16),
+        ({torch.float16}, True, torch.float16),
+        ({torch.float16}, False, torch.float32),
+        (set(), True, torch.float32),
+    ],
+)
+def test_auto_dtype_to_decode_on_a_cpu_is_the_fastest_that_runs_there(monkeypatch, faster, half, dtype):
+    monkeypatch.setattr(precision, "cpu_prefers", lambda dtype: dtype in faster)
+    monkeypatch.setattr(precision, "can_multiply_half", lambda: half)
+    assert choose_decoding_dtype("auto", CPU) is dtype
+    assert choose_decoding_dtype("float32", CPU) is torch.float32
+    if half:
+        assert choose_decoding_dtype("float16", CPU) is torch.float16
+    else:
+        with pytest.raises(ValueError, match="'float16' on a CPU needs x86 with AVX2"):
+            choose_decoding_dtype("float16", CPU)
+
+
+def test_on_a_gpu_decoding_has_no_element_type_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    for name, dtype in (("auto", torch.bfloat16), ("float16", torch.float16)):
+        assert choose_decoding_dtype(name, torch.device("cuda")) is dtype
 
 
 @pytest.mark.parametrize(("supported", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
@@ -46,17 +74,27 @@ def test_named_dtypes():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("int8", "'int8' is unknown"), ("float16", "not supported on a CPU")]
+    ("name", "message"), [("int8", "'int8' is unknown"), ("float16", "on a CPU serves decoding alone")]
 )
 def test_other_dtypes_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
         choose_dtype(name, CPU)
 
 
-@pytest.mark.parametrize("faster", [torch.float32, torch.bfloat16])
-def test_the_measurement_follows_the_clock(monkeypatch, faster):
-    monkeypatch.setattr(precision, "_time", lambda x, layers: 1.0 if x.dtype is faster else 2.0)
-    assert cpu_prefers_bfloat16.__wrapped__() == (faster is torch.bfloat16)
+@pytest.mark.parametrize("faster", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_measurement_follows_the_clock(monkeypatch, faster, dtype):
+    if dtype is torch.float16 and not can_multiply_half():
+        pytest.skip("no products of float16 on this machine")
+    kept = []
+
+    def seconds(x, layers):
+        kept.append(layers)
+        return 1.0 if (layers is kept[0]) is not faster else 2.0
+
+    monkeypatch.setattr(precision, "_time", seconds)
+    assert cpu_prefers.__wrapped__(dtype) == faster
+    assert {len(layers) for layers in kept} == {24}
 
 
 def test_a_cuda_device_that_is_not_there_is_named(monkeypatch):
