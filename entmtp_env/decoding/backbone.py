@@ -107,9 +107,8 @@ class Backbone:
             for layer in core.layers
         ]
         self.inverse_frequencies = core.rotary_emb.inv_freq.detach().to(self.device)
-        self.rotary = RotaryTable(
-            self.inverse_frequencies, self.config.max_positions, core.rotary_emb.attention_scaling, dtype
-        )
+        scaling = core.rotary_emb.attention_scaling
+        self.rotary = RotaryTable(self.inverse_frequencies, self.config.max_positions, scaling, self.dtype)
 
     def new_cache(self, capacity: int) -> KVCache:
         """A KV cache for one sequence of at most ``capacity`` tokens.

@@ -51,6 +51,9 @@ def test_texts_are_those_of_the_rounded_weights_in_float32(arch):
         if isinstance(module, nn.Linear):
             module.weight = nn.Parameter(module.weight.half().float())
     prompt = [3, 1, 4, 1, 5]
+    tokens = torch.tensor(prompt)
+    logits = backbone.logits(backbone.forward(tokens, backbone.new_cache(8)))
+    torch.testing.assert_close(logits, model(tokens[None]).logits[0], atol=1e-5, rtol=1e-5)
     expected = model.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False)[0, len(prompt) :]
     assert len(expected) > 10
     for tree in (DraftTree.chain(0), DraftTree.chain(3), DraftTree("wide", [(0,), (1,), (0, 0), (1, 0)])):
