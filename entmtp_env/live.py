@@ -190,13 +190,14 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             self._warm_up(self.engine.encode(prompt))
 
     def _warm_up(self, prompt: list[int]) -> None:
+        self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
         for tree in self.bank:
-            self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
             for _ in range(3):
-                if not self.decoder.finish_reason:
-                    if self._probe_tree is not None:
-                        self.decoder.probe(self._probe_tree)
-                    self.decoder.step(tree)
+                if self.decoder.finish_reason:
+                    self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
+                if self._probe_tree is not None:
+                    self.decoder.probe(self._probe_tree)
+                self.decoder.step(tree)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

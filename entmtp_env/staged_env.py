@@ -111,14 +111,14 @@ class StagedEnv(LiveEnv):
 
     def _warm_up(self, prompt: list[int]) -> None:
         """Make every decision twice."""
+        self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
         for depth, mask in enumerate(self.stages.masks):
-            for action in mask[1:].nonzero()[0]:
-                self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
-                for _ in range(2):
-                    if not self.decoder.finish_reason:
-                        for _ in range(depth):
-                            self.decoder.deepen()
-                        self.decoder.verify_best(self.stages.budgets[action])
+            for action in np.repeat(mask[1:].nonzero()[0], 2):
+                if self.decoder.finish_reason:
+                    self.decoder.start(prompt, self._rule, max_new_tokens=self.max_new_tokens)
+                for _ in range(depth):
+                    self.decoder.deepen()
+                self.decoder.verify_best(self.stages.budgets[action])
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Draft one more depth, or decode a step.
