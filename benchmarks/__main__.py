@@ -9,6 +9,7 @@ import tyro
 from benchmarks.cpu import Cpu, measure_cpu
 from benchmarks.exactness import Exactness, measure_exactness
 from benchmarks.gpu import Gpu, measure_gpu
+from benchmarks.linear import Linear, measure_linear
 from benchmarks.replay import Replay, measure_replay
 
 
@@ -30,6 +31,11 @@ def main() -> None:
     def gpu(config: tyro.conf.OmitArgPrefixes[Gpu]) -> None:
         """Decode steps on a CUDA device against the time that reading the weights takes; needs no files."""
         measure_gpu(config)
+
+    @app.command(name="linear")
+    def linear(config: tyro.conf.OmitArgPrefixes[Linear]) -> None:
+        """Matrix products of a step on this CPU, by rows and by the form of the weights; needs no files."""
+        measure_linear(config)
 
     @app.command(name="replay")
     def replay(config: tyro.conf.OmitArgPrefixes[Replay]) -> None:
