@@ -48,7 +48,7 @@ class LiveEnv(gymnasium.Env[Observation, int]):
         prompts: A prompt set, ``name``, ``name:calibration``, ``name:evaluation``, or a ``.jsonl`` file.
         acceptance: ``greedy``, ``sample:temperature=…``, or ``typical:temperature=…,epsilon=…,alpha=…``.
         max_new_tokens: Token cap of a text.
-        dtype: ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        dtype: ``"auto"``, ``"float32"``, ``"bfloat16"`` or ``"float16"``, on a CPU that of the weights alone.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, or ``"cuda-graphs"`` for steps as captured CUDA graphs.
         reward: Reward name or spec.
         features: ``"all"``, or names of feature groups, comma-separated or as a sequence.
