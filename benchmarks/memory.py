@@ -88,17 +88,18 @@ def weight_bytes(engine: Engine) -> tuple[int, int]:
     layers = [bound.__self__ for layer in backbone._layers for bound in vars(layer).values()]
     embeddings = {t.data_ptr(): t.nbytes for t in (backbone.embedding, backbone.lm_head_weight)}
     tied = [*heads._tied_lm_heads.values(), backbone._lm_head]
-    # Those that serve few rows have the same weights in another form for many.
-    halves = [own for own in (*layers, *heads.modules(), *tied) if isinstance(own, HalfLinear)]
-    own_copy = [own for own in tied if getattr(own, "weight", None) is not backbone.lm_head_weight]
-    copies = _bytes(own_copy) + _bytes(halves)
+    copies = _bytes(own for own in tied if getattr(own, "weight", None) is not backbone.lm_head_weight)
     return _bytes([*layers, backbone.final_norm, *heads.modules()]) + sum(embeddings.values()), copies
 
 
 def _bytes(modules: Iterable[nn.Module]) -> int:
-    tensors = (getattr(module, name, None) for module in modules for name in ("weight", "bias"))
-    # A packed weight is opaque and has no nbytes.
-    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
+    total = 0
+    for module in modules:
+        tensors = (getattr(module, name, None) for name in ("weight", "bias"))
+        # A packed weight is opaque and has no nbytes.
+        total += sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
+        total += module.nbytes if isinstance(module, HalfLinear) else 0
+    return total
 
 
 def _decode(steps: int, settings: dict[str, Any]) -> Memory:
