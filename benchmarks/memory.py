@@ -87,8 +87,9 @@ def weight_bytes(engine: Engine) -> tuple[int, int]:
     backbone, heads = engine.backbone, engine.heads
     layers = [bound.__self__ for layer in backbone._layers for bound in vars(layer).values()]
     embeddings = {t.data_ptr(): t.nbytes for t in (backbone.embedding, backbone.lm_head_weight)}
-    tied = [*heads._tied_lm_heads.values(), backbone._lm_head]
-    copies = _bytes(own for own in tied if getattr(own, "weight", None) is not backbone.lm_head_weight)
+    copies = _bytes(heads._tied_lm_heads.values())
+    if backbone._lm_head.packed:
+        copies += _bytes([backbone._lm_head])
     return _bytes([*layers, backbone.final_norm, *heads.modules()]) + sum(embeddings.values()), copies
 
 

@@ -18,8 +18,11 @@ class HalfLinear(nn.Module):
         bias: Bias, shape ``(out,)``, or ``None``.
 
     Attributes:
+        packed: Always, as in a :class:`~entmtp_env.decoding.linear.PackedLinear` that is.
         nbytes: Memory of the weight and the bias.
     """
+
+    packed = True
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
