@@ -132,7 +132,8 @@ def time_staged(
     stages, most = decoder.stages, decoder.rows_for(decoder.max_nodes)
     # The more nodes the cheaper: the largest budget is chosen, whatever the path values.
     prices = np.linspace(1, 0, len(stages.budgets))[:, None].repeat(decoder.capacity + 1, axis=1)
-    choice = StagedChoice((0.0,) * stages.depth, prices, 0.0, rate=1.0)
+    free = np.zeros((stages.depth, decoder.capacity + 1))
+    choice = StagedChoice((0.0,) * stages.depth, prices, free, rate=1.0)
 
     def on_host() -> Step:
         for _ in range(stages.depth):

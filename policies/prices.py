@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from entmtp_env.replay.costs import AnalyticCosts, CostTable, load_costs, warn_of_others
+from entmtp_env.replay.costs import AnalyticCosts, CostTable, InterpolatedCosts, load_costs, warn_of_others
 from policies.base import SchedulingEnv
 from policies.options import names
 
 _SAME = ("model_fingerprint", "device")
 
 
-def load_prices(env: SchedulingEnv, costs: str | Sequence[str]) -> CostTable | AnalyticCosts:
+def load_prices(
+    env: SchedulingEnv, costs: str | Sequence[str]
+) -> CostTable | InterpolatedCosts | AnalyticCosts:
     """Costs from a policy's option, by default the shipped ones.
 
     Warns when the default is of another model or device than those of the environment, which are loaded for

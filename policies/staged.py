@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from entmtp_env.decoding.stages import DEEPER, Stages
-from entmtp_env.replay.staged_costs import StagedCosts, staged_costs, staged_formula
+from entmtp_env.replay.staged_costs import StagedCosts, staged_costs, staged_prices
 from policies.base import Memory, SchedulerPolicy, SchedulingEnv
 from policies.options import names, number, whole_number
 from policies.prices import load_prices
@@ -73,7 +73,7 @@ class StagedThreshold(SchedulerPolicy):
             allowed = self._legal & (np.array(stages.budgets) <= self._nodes)
             self._fixed = allowed.shape[1] - 1 - allowed[:, ::-1].argmax(axis=1)
         else:
-            self._costs = self._price(env, stages, costs)
+            self._price(env, stages, costs)
         if costs:
             options["costs"] = names("costs", costs)
         self._rate = None if rate is None else number("rate", rate)
@@ -108,7 +108,7 @@ class StagedThreshold(SchedulerPolicy):
         if self._rate is not None:
             gain = np.where(self._legal[drafted], tokens - self._rate * seconds, -np.inf)
             return np.where(deeper, DEEPER, 1 + gain.argmax(axis=1)), memory
-        spent = memory[1] + drafted * self._costs.draft_seconds
+        spent = memory[1] + self._drafting[contexts, drafted]
         # With ρ the best of these rates, the best of them is what gains most by it, too.
         rates = (memory[0][:, None] + tokens) / (spent[:, None] + seconds)
         best = np.where(self._legal[drafted], rates, 0).argmax(axis=1)
@@ -136,14 +136,15 @@ class StagedThreshold(SchedulerPolicy):
             return DEEPER, memory
         if self._nodes is not None:
             return 1 + int(self._fixed[drafted]), memory
-        seconds = self._seconds[round(seen[self._context] * self._capacity)].tolist()
+        context = round(seen[self._context] * self._capacity)
+        seconds = self._seconds[context].tolist()
         # Of the budgets, which rise, the first so many are legal; the first of all is none.
         values = self._values[: self._legal_budgets[drafted] - 1]
         tokens = [1.0, *[1 + seen[value] for value in values]]
         if self._rate is not None:
             gains = [t - self._rate * s for t, s in zip(tokens, seconds, strict=False)]
             return 1 + gains.index(max(gains)), memory
-        before, spent = memory[0].item(), memory[1].item() + drafted * self._costs.draft_seconds
+        before, spent = memory[0].item(), memory[1].item() + self._drafting.item(context, drafted)
         rates = [(before + t) / (spent + s) for t, s in zip(tokens, seconds, strict=False)]
         best = rates.index(max(rates))
         return 1 + best, (np.array([before + tokens[best]]), np.array([spent + seconds[best]]))
@@ -152,16 +153,17 @@ class StagedThreshold(SchedulerPolicy):
     def _fixes(self) -> bool:
         return self._nodes is not None or self._rate is not None
 
-    def _price(self, env: SchedulingEnv, stages: Stages, costs: str | Sequence[str]) -> StagedCosts:
+    def _price(self, env: SchedulingEnv, stages: Stages, costs: str | Sequence[str]) -> None:
         unwrapped: Any = env.unwrapped
         if costs or not hasattr(unwrapped, "costs"):
-            formula = staged_formula(load_prices(env, costs))
-            prices = staged_costs(formula, stages, np.arange(self._capacity + 1))
+            known = staged_prices(load_prices(env, costs))
+            prices = staged_costs(known, stages, np.arange(self._capacity + 1))
         else:
             prices = unwrapped.costs
+        self._costs: StagedCosts = prices
         # A row is all that a decision needs.
         self._seconds = np.ascontiguousarray(prices.verify_seconds.T)
-        return prices
+        self._drafting = np.ascontiguousarray(prices.drafted_seconds.T)
 
 
 class Eagle2(StagedThreshold):

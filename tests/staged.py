@@ -5,7 +5,9 @@ import numpy as np
 from entmtp_env.decoding.draft_shape import DraftShape
 from entmtp_env.decoding.isotonic import Curve
 from entmtp_env.decoding.stages import Stages
+from entmtp_env.replay.cost_table import CostTable
 from entmtp_env.replay.staged_drafts import StagedDrafts, identity
+from entmtp_env.trees import DraftTree
 from tests.recordings import COSTS, random_recording
 
 SHAPE = DraftShape((1, 2, 3), (3, 3, 2))
@@ -34,6 +36,31 @@ def random_drafts(rng, recording, shape=SHAPE):
         np.concatenate(values, axis=1),
         np.concatenate(places, axis=1).astype(np.uint16),
     )
+
+
+def measured_costs(folder, seed=0):
+    """Save a table whose depths and sizes cost what they like; its path."""
+    rng = np.random.default_rng(seed)
+    chains = [DraftTree.chain(depth) for depth in range(SHAPE.depth + 1)]
+    stars = [DraftTree(f"star-{n}", tuple((rank,) for rank in range(n))) for n in STAGES.budgets if n > 3]
+    trees, contexts = [*chains, *stars], np.array([5, 20, 60])
+    drafting = np.concatenate((np.zeros((1, 3)), rng.uniform(1e-4, 5e-3, (SHAPE.depth, 3)).cumsum(axis=0)))
+    draft = np.array([drafting[tree.depth] for tree in trees])
+    verify = rng.uniform(0.02, 0.03, draft.shape)
+    table = CostTable(
+        "measured",
+        tuple(trees),
+        contexts,
+        seconds=draft + verify,
+        lower=draft + verify,
+        upper=draft + verify,
+        draft_seconds=draft,
+        verify_seconds=verify,
+        prefill_seconds=np.array([0.01, 0.02, 0.05]),
+        manifest={"probe": "none"},
+    )
+    table.save(folder / "costs.json")
+    return str(folder / "costs.json")
 
 
 def staged_settings(folder, seed=0, stages=STAGES, **settings):

@@ -40,8 +40,8 @@ class Bank:
         candidates: Banks to choose from, their trees pooled: default or .json files.
         recordings: Recorded texts, pooled: chat, math, ... or .npz files, or halves of them, as in
             chat:calibration.
-        costs: Cost table: auto, a name, a .json file or analytic:...; analytic:<table> also prices trees that
-            were not measured.
+        costs: Cost table: auto, a name, a .json file or analytic:...; interpolated:<table> also prices trees
+            that were not measured.
         size: Trees to keep beside the empty one; fewer are when no other helps.
         swaps: Then exchange kept trees for others until no exchange helps.
         keep: Candidates that the bank has besides, such as hydra-default, so that policies can name them.

@@ -26,12 +26,15 @@ from entmtp_env.prompts import Prompt, load_prompts
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.cost_table import CostTable
 from entmtp_env.trees import TopologyBank, load_bank
+from train.drift import drift
 
-_DRIFT = 32
-"""Tokens by which a text may grow beyond its context length before it begins again."""
-_IN_A_ROW = 3
-"""Timed steps of a tree in a row, behind one that is not: a schedule stays with a tree for a while, and a
-step behind one of another shape takes a few percent longer."""
+_GROWTH = 32
+"""Tokens by which a text may grow beyond its context length before it begins again, or 1/16 of the length
+if that is more: a long prompt takes many steps' time to read."""
+_ROUNDS = 3
+"""Rounds of all trees at one context length before the next has its turn: prompts take time to read, too."""
+_PASSAGES = 4
+"""Texts for each context length."""
 _LENGTHS = (64, *(256 << i for i in range(16)))
 
 
@@ -66,7 +69,7 @@ class Costs:
     acceptance: str = "greedy"
     probe: Probe = "none"
     contexts: tuple[int, ...] = ()
-    repeats: int = 15
+    repeats: int = 30
     dtype: str = "auto"
     device: str = "auto"
     capacity: int = 2048
@@ -83,8 +86,8 @@ class Costs:
 def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter) -> CostTable:
     """Measure, print and write a cost table.
 
-    Context lengths and trees take turns in a fresh random order, again and again, so that drift of the
-    machine hits all alike.
+    Context lengths and trees take turns after every step, in a fresh random order each time, and what all
+    trees have in common at one time is taken out as drift of the machine (:mod:`train.drift`).
 
     Args:
         config: What to measure.
@@ -103,8 +106,8 @@ def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter)
     bank = load_bank(config.bank)
     texts = load_prompts(config.prompts)
     engine = get_engine(config.model, config.heads, config.dtype, config.device)
-    visits = -(-config.repeats // _IN_A_ROW)
-    prompts = _cut_prompts(engine, texts, _choose_contexts(config, bank), visits)
+    passages = min(-(-config.repeats // _ROUNDS), _PASSAGES)
+    prompts = _cut_prompts(engine, texts, _choose_contexts(config, bank), passages)
     lengths = np.array([[len(engine.encode(prompt)) for prompt in own] for own in prompts])
     contexts = np.rint(lengths.mean(1)).astype(np.int64)
     if (np.diff(contexts) < 1).any():
@@ -118,7 +121,8 @@ def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter)
         env.warm_up()
     steps, prefill = _measure(env, [[prompt.prompt_id for prompt in own] for own in prompts], config.repeats)
 
-    lower, median, upper = np.quantile(steps, (0.25, 0.5, 0.75), axis=0).round(9)
+    steady = steps / drift(steps[..., 0])[:, None, :, None]
+    lower, median, upper = np.quantile(steady, (0.25, 0.5, 0.75), axis=0).round(9)
     table = CostTable(
         name=config.out.stem,
         trees=bank.trees,
@@ -160,8 +164,9 @@ def costs_table(table: CostTable) -> Table:
 
 def _choose_contexts(config: Costs, bank: TopologyBank) -> list[int]:
     """The lengths asked for, or a few up to the longest that fits."""
-    # The last step begins at most _DRIFT tokens behind the context and must not be cut short.
-    longest = config.capacity - (_DRIFT + bank.depth + 1) - (1 + bank.max_nodes)
+    # The last step begins at most so many tokens behind the context and must not be cut short.
+    behind = _growth(config.capacity) + bank.depth + 1
+    longest = config.capacity - behind - (1 + bank.max_nodes)
     chosen = sorted({*config.contexts}) or [*(n for n in _LENGTHS if 1.5 * n <= longest), longest]
     if not 0 < chosen[0] <= chosen[-1] <= longest:
         raise ValueError(
@@ -171,10 +176,14 @@ def _choose_contexts(config: Costs, bank: TopologyBank) -> list[int]:
     return chosen
 
 
+def _growth(context: int) -> int:
+    return max(_GROWTH, context // 16)
+
+
 def _cut_prompts(
-    engine: Engine, texts: Sequence[Prompt], contexts: Sequence[int], visits: int
+    engine: Engine, texts: Sequence[Prompt], contexts: Sequence[int], passages: int
 ) -> list[list[Prompt]]:
-    """Prompts of about ``contexts`` tokens, chat template included; each visit has other passages."""
+    """So many prompts of about each of ``contexts`` tokens, chat template included."""
 
     def encode(text: str) -> list[int]:
         return list(engine.tokenizer.encode(text, add_special_tokens=False))
@@ -185,11 +194,11 @@ def _cut_prompts(
             f"a context of {contexts[0]} tokens is too short: the chat template takes {template}"
         )
     tokens = encode("\n\n".join(prompt.text for prompt in texts))
-    passages = [np.roll(tokens, -(visit * len(tokens) // visits)) for visit in range(visits)]
+    begins = [i * len(tokens) // passages for i in range(passages)]
     return [
         [
-            Prompt(f"{n}-{visit}", engine.decode(np.resize(passage, n - template).tolist()))
-            for visit, passage in enumerate(passages)
+            Prompt(f"{n}-{i}", engine.decode(np.resize(np.roll(tokens, -begin), n - template).tolist()))
+            for i, begin in enumerate(begins)
         ]
         for n in contexts
     ]
@@ -221,7 +230,7 @@ def _measure(
 
     Args:
         env: Where to step.
-        prompt_ids: For each context, a prompt per visit.
+        prompt_ids: For each context, the prompts that serve it in turn.
         repeats: Steps of each tree at each context.
 
     Returns:
@@ -231,28 +240,30 @@ def _measure(
     steps = np.zeros((repeats, trees, contexts, 3))
     prefill: list[list[float]] = [[] for _ in prompt_ids]
     rng = np.random.default_rng(0)
+
+    def timed(action: int) -> tuple[float, float, float]:
+        *_, info = env.step(action)
+        if info["finish_reason"]:
+            raise RuntimeError(
+                f"tree {env.bank[action].name!r} behind {env.decoder.length} tokens: {info['finish_reason']}"
+            )
+        # Not every policy reads observations.
+        return info["seconds"] - info["feature_seconds"], info["draft_seconds"], info["verify_seconds"]
+
     env.reset(seed=0)
     with progress_bar() as bar:
         task = bar.add_task("timing steps", total=repeats * trees * contexts)
-        for begin in range(0, repeats, _IN_A_ROW):
+        for visit, begin in enumerate(range(0, repeats, _ROUNDS)):
             for c in rng.permutation(contexts):
-                options = {"prompt_id": prompt_ids[c][begin // _IN_A_ROW]}
-                latest = -1
-                for k in rng.permutation(trees):
-                    for repeat in range(begin - 1, min(begin + _IN_A_ROW, repeats)):
-                        if env.decoder.length > latest:
-                            _, info = env.reset(options=options)
-                            prefill[c].append(info["prefill_seconds"])
-                            latest = env.decoder.length + _DRIFT
-                        *_, info = env.step(int(k))
-                        if info["finish_reason"]:
-                            raise RuntimeError(
-                                f"tree {env.bank[int(k)].name!r} behind {env.decoder.length} tokens: "
-                                f"{info['finish_reason']}"
-                            )
-                        if repeat >= begin:
-                            # Not every policy reads observations.
-                            whole = info["seconds"] - info["feature_seconds"]
-                            steps[repeat, k, c] = whole, info["draft_seconds"], info["verify_seconds"]
-                            bar.advance(task)
+                options, latest = {"prompt_id": prompt_ids[c][visit % len(prompt_ids[c])]}, -1
+                rounds = range(begin, min(begin + _ROUNDS, repeats))
+                for repeat, k in ((repeat, k) for repeat in rounds for k in rng.permutation(trees)):
+                    if env.decoder.length > latest:
+                        _, info = env.reset(options=options)
+                        prefill[c].append(info["prefill_seconds"])
+                        latest = env.decoder.length + _growth(env.decoder.length)
+                        # The first step behind a prefill finds other things in the caches.
+                        timed(int(rng.integers(trees)))
+                    steps[repeat, k, c] = timed(int(k))
+                    bar.advance(task)
     return steps, prefill

@@ -108,8 +108,8 @@ def examples(envs: StagedReplayVectorEnv, rate: float, visits: Visits, true: flo
     tokens[:, 1:, 1:] += (1 - true) * envs.staged.of_budgets[rows]
     verifying = envs.costs.verify_seconds[:, tables.contexts[rows]].T[:, None]
     costs = np.where(stages.masks[:, 1:], verifying - tokens / rate, np.nan)
-    deeper = np.where(stages.masks[:, 0], envs.costs.draft_seconds, np.nan)
-    deeper = np.broadcast_to(deeper[:, None], (*costs.shape[:2], 1))
+    deeper = np.full((*costs.shape[:2], 1), np.nan)
+    deeper[:, :-1, 0] = envs.costs.draft_seconds[:, tables.contexts[rows]].T
     least = np.nanmin(costs, axis=(1, 2), keepdims=True)
     return observations, np.concatenate((deeper, costs - least), axis=2)
 

@@ -25,14 +25,15 @@ class StagedChoice:
         thresholds: One a depth, ``(D,)``.
         verify_seconds: Seconds of a step but its drafting, by budget and committed tokens (0, 1, ... up to
             the capacity), float64 ``(budgets, capacity + 1)``.
-        draft_seconds: Seconds of drafting a depth.
+        draft_seconds: Seconds of drafting each depth behind those before it, by committed tokens, float64
+            ``(D, capacity + 1)``.
         rate: ρ in tokens per second; ``None`` = what the steps of the text up to and with this one were
             expected to emit, over their seconds.
     """
 
     thresholds: tuple[float, ...]
     verify_seconds: npt.NDArray[np.float64]
-    draft_seconds: float
+    draft_seconds: npt.NDArray[np.float64]
     rate: float | None = None
 
 
@@ -53,17 +54,20 @@ class StaticChoice:
         self, choice: StagedChoice, nodes: StaticNodes, buffers: StaticBuffers, capacity: int
     ) -> None:
         stages, device = nodes.stages, nodes.values.device
-        expected = (len(stages.budgets), capacity + 1)
-        if len(choice.thresholds) != stages.depth or choice.verify_seconds.shape != expected:
+        expected = stages.depth, (len(stages.budgets), capacity + 1), (stages.depth, capacity + 1)
+        given = len(choice.thresholds), choice.verify_seconds.shape, choice.draft_seconds.shape
+        if given != expected:
             raise ValueError(
-                f"the stages {stages.name!r} need {stages.depth} thresholds and seconds of shape {expected}, "
-                f"got {len(choice.thresholds)} and {choice.verify_seconds.shape}"
+                f"the stages {stages.name!r} need {expected[0]} thresholds and seconds of shapes "
+                f"{expected[1]} and {expected[2]}, got {given[0]}, {given[1]} and {given[2]}"
             )
         self._choice, self._nodes, self._buffers = choice, nodes, buffers
         self._levels = [slice(*stages.shape.starts[d : d + 2]) for d in range(1, stages.depth + 1)]
         self._thresholds = torch.tensor(choice.thresholds, dtype=torch.float64, device=device)
         # A row is all that a decision needs.
         self._seconds = torch.from_numpy(choice.verify_seconds.T.copy()).to(device)
+        drafting = np.concatenate((np.zeros((1, capacity + 1)), choice.draft_seconds.cumsum(axis=0)))
+        self._drafting = torch.from_numpy(drafting.T.copy()).to(device)
         self._budgets = torch.tensor(stages.budgets, device=device)
         self._drafted = torch.tensor(stages.shape.starts[1:], device=device) - 1
         self._root_logits = torch.zeros_like(buffers.path_logits[0])
@@ -105,7 +109,7 @@ class StaticChoice:
         tokens = 1 + torch.cat((expected.new_zeros(1), expected))
         seconds = self._seconds[self._buffers.length][0]
         barred = (self._budgets > self._drafted[reached]) | (self._budgets > most)
-        before = self._memory[1:] + reached.double() * choice.draft_seconds
+        before = self._memory[1:] + self._drafting[self._buffers.length][0, reached]
         if choice.rate is None:
             rate = ((self._memory[:1] + tokens) / (before + seconds)).masked_fill(barred, 0).amax()
             gain = tokens - rate * seconds

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from entmtp_env.replay.analytic_costs import AnalyticCosts
 from entmtp_env.replay.cost_table import CostTable, StepCosts
+from entmtp_env.replay.interpolated_costs import InterpolatedCosts
 from entmtp_env.spec import parse_spec
 from entmtp_env.trees import TopologyBank
 
@@ -22,6 +23,7 @@ __all__ = [
     "AnalyticCosts",
     "CostTable",
     "Costs",
+    "InterpolatedCosts",
     "StepCosts",
     "check_probe",
     "load_costs",
@@ -33,6 +35,7 @@ NOT_PRICED = {"accept_seconds": 0.0, "commit_seconds": 0.0, "feature_seconds": 0
 """Parts of a step that have no price of their own: what a replay says of them in ``info``."""
 
 _DEFAULT_MODEL = "smollm2"
+_INTERPOLATED = "interpolated:"
 
 
 class Costs(Protocol):
@@ -104,7 +107,7 @@ def shipped_costs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 
-def load_costs(spec: str) -> CostTable | AnalyticCosts:
+def load_costs(spec: str) -> CostTable | InterpolatedCosts | AnalyticCosts:
     """Costs by name, from a file, or from a few numbers.
 
     Args:
@@ -112,9 +115,11 @@ def load_costs(spec: str) -> CostTable | AnalyticCosts:
 
             - the name of a shipped table, or ``"auto"`` for the first one of the default model;
             - the path of a ``.json`` file written by ``python -m train costs``;
+            - ``interpolated:<name or path>``, between the trees of that table by size and depth, so that it
+              prices any tree;
             - ``analytic:base=0.03,node=0.001,...``, the arguments of :class:`AnalyticCosts`;
-            - ``analytic:<name or path>``, the formula fitted to that table, so that it prices any tree;
-              numbers may follow and replace those of the fit.
+            - ``analytic:<name or path>``, the formula fitted to that table; numbers may follow and replace
+              those of the fit.
 
     Raises:
         FileNotFoundError: When it is neither a known name nor a file.
@@ -126,6 +131,12 @@ def load_costs(spec: str) -> CostTable | AnalyticCosts:
     """
     if spec == "analytic" or spec.startswith("analytic:"):
         return _analytic(spec)
+    if spec.startswith(_INTERPOLATED):
+        return InterpolatedCosts(_table(spec.removeprefix(_INTERPOLATED)))
+    return _table(spec)
+
+
+def _table(spec: str) -> CostTable:
     shipped = shipped_costs()
     if spec == "auto":
         spec = next((name for name in shipped if name.startswith(f"{_DEFAULT_MODEL}-")), spec)
@@ -133,7 +144,8 @@ def load_costs(spec: str) -> CostTable | AnalyticCosts:
     if path.suffix != ".json" or not path.is_file():
         raise FileNotFoundError(
             f"no costs {spec!r}: expected one of {', '.join(['auto', *shipped])}, the path of a .json file "
-            "written by 'python -m train costs', or analytic:base=<seconds>,node=...,depth=...,context=..."
+            "written by 'python -m train costs', interpolated:<one of these>, or "
+            "analytic:base=<seconds>,node=...,depth=...,context=..."
         )
     return CostTable.load(path)
 
@@ -152,7 +164,5 @@ def _analytic(spec: str) -> AnalyticCosts:
         )
     numbers: dict[str, Any] = dict(parsed.options)
     if parsed.argument:
-        measured = load_costs(parsed.argument)
-        assert isinstance(measured, CostTable)
-        numbers = asdict(AnalyticCosts.fit(measured)) | numbers
+        numbers = asdict(AnalyticCosts.fit(_table(parsed.argument))) | numbers
     return AnalyticCosts(**numbers)

@@ -17,7 +17,7 @@ from entmtp_env.replay.costs import NOT_PRICED, load_costs, warn_of_others
 from entmtp_env.replay.episodes import Observation, ReplayEpisodes
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.signals import SignalTable
-from entmtp_env.replay.staged_costs import as_bank, staged_costs, staged_formula
+from entmtp_env.replay.staged_costs import as_bank, staged_costs, staged_prices
 from entmtp_env.replay.staged_drafts import StagedDrafts
 from entmtp_env.replay.staged_tables import StagedTables
 from entmtp_env.replay.tables import STOP_REASONS, ReplayTables
@@ -34,7 +34,7 @@ class StagedReplayEnv(ReplayEpisodes):
     Args:
         recording: As in :class:`~entmtp_env.replay.env.ReplayEnv`, as are those not listed here.
         drafts: File of its staged drafts, or several.
-        costs: Costs of decode steps; measured ones are fitted by a formula first.
+        costs: Costs of decode steps; measured ones are interpolated by size and depth.
         stages: ``"default"``, or a JSON file; of the shape of the drafts.
         max_new_tokens: Token cap of a text; that of the recording by default.
         reward: Reward name or spec.
@@ -67,10 +67,10 @@ class StagedReplayEnv(ReplayEpisodes):
         self.stages = self.bank = load_stages(stages)
         texts, measured = load_recording(recording), load_costs(costs)
         warn_of_others(measured, texts.manifest)
-        formula = staged_formula(measured)
+        prices = staged_prices(measured)
         self.staged = StagedTables(texts, StagedDrafts.load(drafts).of(texts), self.stages)
-        self.tables = ReplayTables.build(texts, formula, as_bank(self.stages), max_new_tokens, capacity)
-        self.costs = staged_costs(formula, self.stages, np.arange(capacity + 1))
+        self.tables = ReplayTables.build(texts, prices, as_bank(self.stages), max_new_tokens, capacity)
+        self.costs = staged_costs(prices, self.stages, np.arange(capacity + 1))
         self.prompts, self.max_new_tokens, self.capacity = texts.texts, self.tables.max_new_tokens, capacity
         self.feature_set = StagedFeatures(self.stages, features)
         self.feature_names = self.feature_set.names
@@ -113,13 +113,13 @@ class StagedReplayEnv(ReplayEpisodes):
             raise ResetNeeded("the text has ended or none was begun: call reset() before step()")
         action = self.stages.settle(int(action), self._depth)
         tokens, stop, verify = 0, 0, 0.0
+        length = self._text.prompt_tokens + self._total_tokens
         if action == DEEPER:
-            seconds = self.costs.draft_seconds
+            seconds = self.costs.draft_seconds.item(self._depth, length)
             staged, row, depth = self.staged, self._row, self._depth
             self._depth += 1
             self._tracker.deepen(self._depth, staged.of_depths[row, depth], staged.of_budgets[row, depth])
         else:
-            length = self._text.prompt_tokens + self._total_tokens
             seconds = verify = self.costs.verify_seconds.item(action - 1, length)
             tokens, stop = self._verify(action - 1)
         # A formula may call drafting free; in no time, nothing is gained or lost.

@@ -66,7 +66,7 @@ class StagedOracle:
 def solve_staged(env: StagedReplayEnv | StagedReplayVectorEnv) -> StagedOracle:
     """Find the best decisions by dynamic programming over the positions, from the last to the first.
 
-    ``V(p) = min_{d, n} [d · draft + verify_n(p) + V(p + tokens_{d, n}(p))]``, 0 where the text has ended;
+    ``V(p) = min_{d, n} [draft_d(p) + verify_n(p) + V(p + tokens_{d, n}(p))]``, 0 where the text has ended;
     d goes over the depths, n over the budgets that they can fill.
 
     Args:
@@ -78,7 +78,6 @@ def solve_staged(env: StagedReplayEnv | StagedReplayVectorEnv) -> StagedOracle:
     legal = stages.masks[:, 1:]
     static_values = np.where(legal, np.zeros((rows, *legal.shape)), np.inf)
     depth, budget = np.ogrid[: legal.shape[0], : legal.shape[1]]
-    drafting = costs.draft_seconds * np.arange(stages.depth + 1)[:, None]
     steps = tables.ends - tables.starts
     for position in range(int(steps.max()) - 1, -1, -1):
         # All texts that are at least so long, side by side.
@@ -86,8 +85,9 @@ def solve_staged(env: StagedReplayEnv | StagedReplayVectorEnv) -> StagedOracle:
         here = tables.starts[texts] + position
         texts, here = texts[tables.stops[here] == 0], here[tables.stops[here] == 0]
         tokens = np.minimum(env.staged.accepts[here] + 1, (tables.ends[texts] - here)[:, None, None])
-        verifying = costs.verify_seconds[:, tables.contexts[here]].T[:, None]
-        behind, seconds = here[:, None, None] + tokens, drafting + verifying
+        contexts = tables.contexts[here]
+        drafting, verifying = costs.drafted_seconds[:, contexts].T, costs.verify_seconds[:, contexts].T
+        behind, seconds = here[:, None, None] + tokens, drafting[:, :, None] + verifying[:, None]
         static_values[here] = seconds + static_values[behind, depth, budget]
         flat = np.where(legal, seconds + values[behind], np.inf).reshape(len(here), -1)
         choices[here] = flat.argmin(axis=1)

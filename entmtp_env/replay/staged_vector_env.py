@@ -73,7 +73,8 @@ class StagedReplayVectorEnv(LockstepReplay):
         accepted = self.staged.accepts[at, depth[rows], budgets].astype(np.int64)
         tokens[rows] = np.minimum(accepted + 1, tables.ends[self._text[rows]] - at)
         verify_seconds[rows] = self.costs.verify_seconds[budgets, tables.contexts[at]]
-        draft_seconds = np.where(deeper, self.costs.draft_seconds, 0.0)
+        draft_seconds = np.zeros(len(before))
+        draft_seconds[deeper] = self.costs.draft_seconds[depth[deeper], tables.contexts[before[deeper]]]
         self._row = before + tokens
         self._depth = np.where(deeper, depth + 1, 0)
         behind = self._row[rows]

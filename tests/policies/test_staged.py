@@ -6,10 +6,12 @@ import pytest
 
 import entmtp_env  # noqa: F401
 from entmtp_env.decoding.stages import DEEPER
+from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.staged_costs import staged_costs, staged_prices
 from policies import PolicyFile, run_episode
 from policies.staged import Eagle2, Eagle2CostAware, StagedThreshold
 from tests.recordings import COSTS, seconds
-from tests.staged import STAGES, staged_settings
+from tests.staged import STAGES, measured_costs, staged_settings
 
 DEPTH, CAPACITY = STAGES.depth, 2048
 
@@ -86,9 +88,13 @@ def test_with_a_rate_the_number_of_nodes_is_what_pays(env):
     assert len(seen) > 3
 
 
-def test_by_default_the_rate_follows_the_text(env):
-    rng = np.random.default_rng(1)
-    policy = StagedThreshold(env, thresholds="0|0.5|0.5")
+@pytest.mark.parametrize("measured", [False, True])
+def test_by_default_the_rate_follows_the_text(env, measured, tmp_path):
+    rng, context = np.random.default_rng(1), 50
+    costs = measured_costs(tmp_path) if measured else COSTS
+    policy = StagedThreshold(env, thresholds="0|0.5|0.5", costs=costs)
+    prices = staged_costs(staged_prices(load_costs(costs)), STAGES, np.array([context]))
+    verify = dict(zip(STAGES.budgets, prices.verify_seconds[:, 0].tolist(), strict=True))
     emitted = spent = 0.0
     state = None
     for _ in range(60):
@@ -96,16 +102,16 @@ def test_by_default_the_rate_follows_the_text(env):
         for stage in range(stop + 1):
             value = {"depth_1_value_1": 0.9 * (stop > 1), "depth_2_value_1": 0.9 * (stop > 2)}
             values = sums(rng, stage)
-            action, state = decide(policy, observe(env, stage, 50, **value, **values), state)
+            action, state = decide(policy, observe(env, stage, context, **value, **values), state)
             assert (action == DEEPER) == (stage < stop)
-        drafting = 0.001 * stop
+        drafting = prices.draft_seconds[:stop, 0].sum()
         options = {
             n: 1 + values.get(f"budget_{n}_value", 0) for n in STAGES.budgets if n <= [0, 3, 9, 15][stop]
         }
-        rate = max((emitted + t) / (spent + drafting + price(n, 50)) for n, t in options.items())
-        best = max(options, key=lambda n: options[n] - rate * price(n, 50))
+        rate = max((emitted + t) / (spent + drafting + verify[n]) for n, t in options.items())
+        best = max(options, key=lambda n: options[n] - rate * verify[n])
         assert STAGES.budgets[action - 1] == best
-        emitted, spent = emitted + options[best], spent + drafting + price(best, 50)
+        emitted, spent = emitted + options[best], spent + drafting + verify[best]
 
 
 def test_a_batch_is_decided_like_each_alone(env):

@@ -13,7 +13,7 @@ from entmtp_env.sealed_npz import load_sealed
 from policies import PolicyFile, run_episode
 from policies.staged import StagedThreshold
 from policies.staged_learned import StagedLearned
-from tests.staged import STAGES, staged_settings
+from tests.staged import STAGES, measured_costs, staged_settings
 from tests.train.told_bit import told_bit_stages
 from train.staged import StagedTraining, train_staged
 from train.staged_lessons import examples
@@ -85,6 +85,7 @@ def test_settings_that_train_nothing(trained):
 def test_examples_are_what_the_environment_shows_and_what_its_steps_cost(tmp_path):
     """Of every action at every depth of random steps, stepping a single environment."""
     settings = staged_settings(tmp_path, seed=5, texts=4, longest=20, cap=20)
+    settings["costs"] = measured_costs(tmp_path)
     envs = StagedReplayVectorEnv(4, **settings)
     single = gymnasium.make("EntMTP/StagedReplay-v0", **settings).unwrapped
     script = np.random.default_rng(0).integers(len(STAGES), size=400)

@@ -75,7 +75,8 @@ def full(decoder):
 def random_choice(seed, stages=STAGES, rate=None):
     rng = np.random.default_rng(seed)
     seconds = 0.01 + 0.002 * rng.random((len(stages.budgets), CAPACITY + 1)).cumsum(axis=0)
-    return StagedChoice(tuple(0.4 * rng.random(stages.depth)), seconds, 0.002, rate)
+    drafting = 0.001 + 0.002 * rng.random((stages.depth, CAPACITY + 1))
+    return StagedChoice(tuple(0.4 * rng.random(stages.depth)), seconds, drafting, rate)
 
 
 @pytest.fixture(scope="module", params=ARCHS)
@@ -143,7 +144,7 @@ def test_the_device_decides_as_arithmetic_on_the_host_does(pair, rate):
                 for k, n in enumerate(stages.budgets)
                 if n <= most
             }
-            drafting = spent + eager.table.depth * choice.draft_seconds
+            drafting = spent + choice.draft_seconds[: eager.table.depth, eager.length].sum()
             own = rate or max((emitted + tokens) / (drafting + cost) for tokens, cost in options.values())
             best = max(options, key=lambda n: options[n][0] - own * options[n][1])
             emitted, spent = emitted + options[best][0], drafting + options[best][1]
@@ -254,7 +255,8 @@ def test_what_cannot_be_decided():
     with pytest.raises(ValueError, match="rows must be one of 4, 5, got 6"):
         decoder.step_by(choice, rows=6)
     with pytest.raises(
-        ValueError, match=r"need 3 thresholds and seconds of shape \(2, 129\), got 3 and \(33, 129\)"
+        ValueError,
+        match=r"need 3 thresholds and seconds of shapes \(2, 129\) and \(3, 129\), got 3, \(33, 129\) and",
     ):
         decoder.step_by(random_choice(0))
     for _ in range(3):

@@ -7,12 +7,13 @@ import pytest
 import entmtp_env  # noqa: F401
 from entmtp_env.decoding.stages import DEEPER
 from entmtp_env.replay.staged_oracle import solve_staged
-from tests.staged import staged_settings
+from tests.staged import measured_costs, staged_settings
 
 
 def make(folder, **settings):
     settings = {"texts": 4} | settings
-    return gymnasium.make("EntMTP/StagedReplay-v0", **staged_settings(folder, **settings)).unwrapped
+    settings = staged_settings(folder, **settings) | {"costs": measured_costs(folder)}
+    return gymnasium.make("EntMTP/StagedReplay-v0", **settings).unwrapped
 
 
 def least(env, info, known):

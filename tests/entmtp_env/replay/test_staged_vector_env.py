@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 
 from entmtp_env.replay.staged_env import StagedReplayEnv
 from entmtp_env.replay.staged_vector_env import StagedReplayVectorEnv
-from tests.staged import STAGES, staged_settings
+from tests.staged import STAGES, measured_costs, staged_settings
 
 ID = "EntMTP/StagedReplay-v0"
 N = 4
 REWARDS = ("tokens_per_second", "throughput_advantage:reference=40", "step_tokens_per_second")
-FREE_DRAFTS = "analytic:base=0.02"
+FREE_DRAFTS, MEASURED = "analytic:base=0.02", "measured"
 
 
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory):
-    return staged_settings(tmp_path_factory.mktemp("staged"), seed=3, texts=3, longest=9, cap=9)
+    folder = tmp_path_factory.mktemp("staged")
+    measured_costs(folder)
+    return staged_settings(folder, seed=3, texts=3, longest=9, cap=9)
 
 
 def same_outcomes(seen, expected):
@@ -48,13 +50,17 @@ def same_info(mine, other):
 @given(
     st.integers(0, 2**31),
     st.sampled_from(REWARDS),
-    st.sampled_from([{}, {"costs": FREE_DRAFTS}, {"max_new_tokens": 4}, {"capacity": 26}]),
+    st.sampled_from(
+        [{}, {"costs": FREE_DRAFTS}, {"costs": MEASURED}, {"max_new_tokens": 4}, {"capacity": 26}]
+    ),
     st.sampled_from(["all", "acceptance,position"]),
 )
 @settings(max_examples=25, deadline=None)
 def test_decisions_are_those_of_single_environments(arguments, seed, reward, changed, features):
     """Random actions, legal or not, with the text that ends begun anew at once."""
     own = arguments | {"reward": reward, "features": features} | changed
+    if own["costs"] == MEASURED:
+        own["costs"] = arguments["recording"].replace("recording.npz", "costs.json")
     envs = StagedReplayVectorEnv(N, autoreset_mode="Disabled", **own)
     singles = [StagedReplayEnv(**own) for _ in range(N)]
     rng = np.random.default_rng(seed)
