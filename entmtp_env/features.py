@@ -84,6 +84,8 @@ class FeatureSet:
     Attributes:
         features: The chosen :class:`Feature` rows, in the order of the vector; F of them.
         names: Their names.
+        groups: The chosen groups, in the same order.
+        setting: The same as an environment's argument: ``"all"``, or comma-separated.
         low: Lower bounds, float32 ``(F,)``.
         high: Upper bounds, float32 ``(F,)``.
         fingerprint: Hash of the ordered names, the depth and the probe; a saved policy carries it.
@@ -120,6 +122,7 @@ class FeatureSet:
         self.num_trees = len(tree_sizes)
         self.probe = probe
         self.groups = tuple(group for group in GROUPS if group in chosen)
+        self.setting = "all" if chosen == set(available) else ",".join(self.groups)
         self.features = tuple(f for f in feature_table(depth, tree_sizes) if f.group in chosen)
         self.names = tuple(feature.name for feature in self.features)
         self.low = np.array([feature.low for feature in self.features], dtype=np.float32)

@@ -30,6 +30,9 @@ from entmtp_env.trees import DraftTree, TopologyBank, load_bank
 
 Observation = npt.NDArray[np.float32]
 
+_READ_BASE = frozenset(("base", "entropy", "heads"))
+"""Groups of features in which the base model's own signals are."""
+
 
 class LiveEnv(gymnasium.Env[Observation, int]):
     """Schedule draft trees while a model writes a text; one episode is one text.
@@ -294,8 +297,10 @@ class LiveEnv(gymnasium.Env[Observation, int]):
             self.decoder.probe(self._probe_tree)
 
     def _signals(self, action: int, step: Step | None) -> Signals:
-        top1, entropy = self.decoder.base_signals()
-        confidences, entropies = self.decoder.head_signals()
+        # The decoder's signals cost kernels, and few groups read them.
+        groups = self._tracker.features.groups
+        top1, entropy = (0.0, 0.0) if _READ_BASE.isdisjoint(groups) else self.decoder.base_signals()
+        confidences, entropies = self.decoder.head_signals() if "heads" in groups else ([], [])
         right = None if step is None else step.first_draft_right
         return Signals(
             base_top1=top1,

@@ -40,6 +40,7 @@ class StagedFeatures:
     Attributes:
         base: The features before those of the stages.
         names: All names, F of them.
+        setting: As in :class:`~entmtp_env.features.FeatureSet`.
         low: Lower bounds, float32 ``(F,)``.
         high: Upper bounds, float32 ``(F,)``.
         fingerprint: Hash of the ordered names and of the depth.
@@ -60,6 +61,7 @@ class StagedFeatures:
                 f"{', '.join(GROUPS)}"
             )
         self.base = FeatureSet(stages.depth, stages.budgets, chosen)
+        self.setting = "all" if set(chosen) == set(GROUPS) else self.base.setting
         budgets = [f"budget_{budget}_value" for budget in stages.budgets[1:]]
         own = ["stage", *(f"depth_{d + 1}_{kind}" for d in range(stages.depth) for kind in _KINDS), *budgets]
         self.names = (*self.base.names, *own)

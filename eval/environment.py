@@ -16,7 +16,7 @@ from gymnasium.envs.registration import load_env_creator
 from entmtp_env.live import LiveEnv
 from eval.interleave import Entrant, Turns
 from policies import SchedulerPolicy, SchedulingEnv
-from policies.registry import make_named_policy, policy_env_id, policy_fingerprint, policy_probe
+from policies.registry import make_named_policy, policy_env_id, policy_fingerprint, policy_settings
 
 _KEYS = (
     "model",
@@ -72,7 +72,8 @@ def enter_policies(
 ) -> dict[str, Entrant]:
     """Policies with the environments that they are made for, over the same model.
 
-    A policy whose file says what is drafted before its decisions gets that, whatever the settings say.
+    A policy whose file says what is drafted before its decisions, or which features it reads, gets that,
+    whatever the settings say.
 
     Args:
         settings: As :func:`make_live_env` takes them; ``env_id`` among them stands for the environment that
@@ -95,11 +96,12 @@ def enter_policies(
         env_id = policy_env_id(spec)
         if env_id == SchedulerPolicy.env_id:
             env_id = settings["env_id"]
-        probe = policy_probe(spec) or settings["probe"]
-        key = env_id if probe == settings["probe"] else f"{env_id} probe={probe}"
+        told = policy_settings(spec)
+        own = {key: value for key, value in told.items() if value != settings[key]}
+        key = " ".join((env_id, *(f"{name}={value}" for name, value in own.items())))
         shared = key, name if turns == "step" else ""
         if shared not in envs:
-            envs[shared] = make_live_env({**settings, "probe": probe}, prompts, env_id)
+            envs[shared] = make_live_env({**settings, **own}, prompts, env_id)
             stack.callback(envs[shared].close)
         policy = make_named_policy(spec, envs[shared])
         entrants[name] = Entrant(envs[shared], policy, key, policy_fingerprint(spec))

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from entmtp_env.features import GROUPS
 from entmtp_env.trees.bank import TopologyBank
 
 Memory = tuple[npt.NDArray[Any], ...]
@@ -90,7 +91,23 @@ class SchedulerPolicy(ABC):
         self.bank = self._bank_of(env)
         self.feature_names: tuple[str, ...] = tuple(unwrapped.feature_names)
         self.probe = env_probe(env)
+        features = getattr(unwrapped, "feature_set", None)
+        self._observed: str | None = getattr(features, "setting", None)
+        # Those of a draft's stages belong to no group: they are always there.
+        in_groups = getattr(getattr(features, "base", features), "features", ())
+        self._group_of = {own.name: own.group for own in in_groups}
+        self._asked: set[str] = set()
         self.options: Mapping[str, Any] = {}
+
+    @property
+    def reads(self) -> str | None:
+        """Groups of the features that it asked for by :meth:`feature`, separated by commas.
+
+        Its file names them, and an evaluation observes no others for it: making them takes time. ``None``
+        when there are none or the environment does not say.
+        """
+        asked = {self._group_of.get(name) for name in self._asked}
+        return ",".join(group for group in GROUPS if group in asked) or None
 
     @classmethod
     def _bank_of(cls, env: SchedulingEnv) -> TopologyBank:
@@ -185,7 +202,7 @@ class SchedulerPolicy(ABC):
         )
 
     def feature(self, name: str) -> int:
-        """Column of a feature.
+        """Column of a feature; ask for all that are read.
 
         Raises:
             ValueError: When the environment does not observe it, as when its group is switched off.
@@ -198,6 +215,7 @@ class SchedulerPolicy(ABC):
                 f"observe{hint}; switch its group on with gymnasium.make(..., features=...), or use one of "
                 f"{', '.join(self.feature_names)}"
             )
+        self._asked.add(name)
         return self.feature_names.index(name)
 
     @property

@@ -45,6 +45,11 @@ class NetworkPolicy(SchedulerPolicy):
         }
 
     @property
+    def reads(self) -> str | None:
+        """All that are observed: the network reads every feature."""
+        return self._observed
+
+    @property
     def spec(self) -> str:
         """The spec with every option in force, and the file."""
         return f"{super().spec}@{self.file}" if self.file else super().spec

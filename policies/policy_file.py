@@ -36,6 +36,8 @@ class PolicyFile:
             manifest of where, see `factors`.
         probe: What was drafted before each decision when they were found; ``None`` when it does not matter or
             is not known.
+        features: Groups of the features that it reads, separated by commas, or "all"; ``None`` when that is
+            not known.
     """
 
     policy: str
@@ -44,6 +46,7 @@ class PolicyFile:
     feature_fingerprint: str | None = None
     calibration: Mapping[str, Any] = field(default_factory=dict)
     probe: str | None = None
+    features: str | None = None
 
     def __post_init__(self) -> None:
         """Check the types, which a file may have wrong.
@@ -53,7 +56,7 @@ class PolicyFile:
         """
         for key, value in vars(self).items():
             expected = Mapping if key in ("options", "calibration") else str
-            optional = key in ("feature_fingerprint", "probe")
+            optional = key in ("feature_fingerprint", "probe", "features")
             if not (isinstance(value, expected) or (optional and value is None)):
                 raise ValueError(f"{key} must be a JSON {'string' if expected is str else 'object'}")
 
@@ -66,6 +69,7 @@ class PolicyFile:
             dict(policy.options),
             calibration=dict(calibration or {}),
             probe=policy.probe,
+            features=policy.reads,
         )
 
     def save(self, path: str | Path) -> None:

@@ -106,8 +106,10 @@ def policy_env_id(spec: str) -> str:
     return env_id
 
 
-def policy_probe(spec: str) -> str | None:
-    """What a policy's file wants drafted before each decision; ``None`` when it has no file or does not say.
+def policy_settings(spec: str) -> dict[str, str]:
+    """Settings of the environment that a policy's file asks for: ``probe`` and ``features``.
+
+    None of them when it has no file, and none that the file does not tell.
 
     Args:
         spec: As :func:`make_policy` takes it.
@@ -120,9 +122,10 @@ def policy_probe(spec: str) -> str | None:
         parsed = parse_spec(spec)
         name, _ = _name_and_argument(parsed)
         if parsed.file is None:
-            return None
+            return {}
         file = _describe_file(_find(name), policy_path(name, parsed.file))
-        return file.probe if file else None
+        told = {"probe": file.probe, "features": file.features} if file else {}
+        return {key: value for key, value in told.items() if value is not None}
     except ValueError as error:
         raise ValueError(f"policy {spec!r}: {error}") from error
 

@@ -25,7 +25,8 @@ class StagedThreshold(SchedulerPolicy):
     with ρ the throughput that the text can be decoded at, a second is worth ρ tokens (Dinkelbach, 1967).
 
     Args:
-        env: A staged environment; it must observe ``base_top1`` and ``context_fraction``.
+        env: A staged environment; it must observe ``context_fraction``, and ``base_top1`` when the first
+            threshold is above 0 and can be cleared.
         thresholds: One a depth (``0|0.3|0.2|0.2`` in a spec): the d-th depth is drafted when the best path
             value of the depth before is at least the d-th. For the first it is the base model's top-1
             probability, ``base_top1``. By default 0, then 0.25, to be replaced by calibration.
@@ -59,7 +60,9 @@ class StagedThreshold(SchedulerPolicy):
         stages: Stages = unwrapped.stages
         default = [0.0, *[_START] * (stages.depth - 1)]
         self._thresholds = _thresholds(default if thresholds is None else thresholds, stages.depth)
-        scores = ["base_top1", *(f"depth_{depth}_value_1" for depth in range(1, stages.depth))]
+        # Where the first depth is drafted always or never, any feature decides that; one costs nothing.
+        first = "base_top1" if 0 < self._thresholds[0] <= 1 else "stage"
+        scores = [first, *(f"depth_{depth}_value_1" for depth in range(1, stages.depth))]
         self._scores = [self.feature(name) for name in scores]
         self._values = [self.feature(f"budget_{budget}_value") for budget in stages.budgets[1:]]
         self._stage, self._context = self.feature("stage"), self.feature("context_fraction")

@@ -102,6 +102,26 @@ def test_fifty_steps_repeat_with_a_fixed_clock(make):
         assert info_a == info_b
 
 
+@pytest.mark.parametrize("features", ["acceptance,position,token", "entropy", "heads", "base,token"])
+def test_groups_show_what_they_show_among_all_and_cost_no_more(make, features, monkeypatch):
+    whole, part = make(), make(features=features)
+    groups, asked = set(features.split(",")), set()
+    columns = [whole.unwrapped.feature_names.index(name) for name in part.unwrapped.feature_names]
+    decoder = part.unwrapped.decoder
+    for name in ("base_signals", "head_signals"):
+        real = getattr(decoder, name)
+        monkeypatch.setattr(decoder, name, lambda name=name, real=real: (asked.add(name), real())[1])
+    rng = np.random.default_rng(0)
+    actions = rng.integers(10, size=50)
+    for seen, expected in zip(
+        play(part, lambda i: actions[i], seed=4), play(whole, lambda i: actions[i], seed=4), strict=True
+    ):
+        np.testing.assert_array_equal(seen[0], expected[0][columns])
+        assert seen[4]["text"] == expected[4]["text"]
+    assert ("base_signals" in asked) == bool(groups & {"base", "entropy", "heads"})
+    assert ("head_signals" in asked) == ("heads" in groups)
+
+
 @pytest.mark.parametrize("probe", ["none", "first", "chain", "union"])
 @pytest.mark.parametrize("acceptance", ["greedy", "sample:temperature=0.8"])
 def test_the_text_does_not_depend_on_the_schedule(make, probe, acceptance):

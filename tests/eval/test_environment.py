@@ -8,6 +8,7 @@ from entmtp_env.decoding.draft_shape import DraftShape
 from entmtp_env.decoding.stages import Stages
 from eval.environment import enter_policies, environment_manifest, make_live_env
 from policies.learned import Learned
+from policies.policy_file import PolicyFile
 from policies.registry import make_policy
 from tests.eval.decoder_env import ENV_ID, DecoderEnv
 from tests.policies.test_network import make_network
@@ -108,3 +109,24 @@ def test_a_policy_gets_the_probe_that_its_file_names(enter, tiny_files, config, 
     assert [own.env_id for own in (plain, learned)] == ["EntMTP/Live-v0", "EntMTP/Live-v0 probe=first"]
     with pytest.raises(ValueError, match=r"made with probe='first', this environment has 'none'"):
         make_policy(f"learned@{path}", plain.env)
+
+
+def test_a_policy_gets_the_features_that_its_file_names_and_no_others(enter, tiny_files, config, tmp_path):
+    settings = vars(config(env_id="EntMTP/Live-v0")) | tiny_files.kwargs
+    env = make_live_env(settings, tiny_files.prompts, "EntMTP/Live-v0")
+    narrow = make_live_env(settings | {"features": "acceptance,token"}, tiny_files.prompts, "EntMTP/Live-v0")
+    threshold, learned = tmp_path / "threshold.json", tmp_path / "learned.npz"
+    PolicyFile.of(make_policy("threshold:score=best_path_value", env)).save(threshold)
+    shape = len(narrow.unwrapped.feature_names), len(narrow.unwrapped.bank)
+    Learned(narrow, make_network(sizes=(shape[0], 4, shape[1]))).save(learned)
+    entrants = enter("autoregressive", f"threshold@{threshold}", f"learned@{learned}", "threshold")
+    assert [own.env.unwrapped.feature_set.groups for own in entrants.values()][1:3] == [
+        ("heads",),
+        ("acceptance", "token"),
+    ]
+    assert [own.env_id.removeprefix("EntMTP/Live-v0") for own in entrants.values()] == [
+        "",
+        " features=heads",
+        " features=acceptance,token",
+        "",
+    ]

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from entmtp_env.features import FeatureSet
 from entmtp_env.staged_features import StagedFeatures
 from policies import SchedulerPolicy, make_policy, policy_names
 from tests.fake_env import NOT_FOR_FAKES
@@ -120,6 +121,20 @@ def test_integers_of_any_kind_are_actions(env, actions):
 def test_a_missing_feature_is_named_with_the_fix(fake_env):
     with pytest.raises(ValueError, match=r"'best_path_value'.*did you mean 'deep_path_value'.*features="):
         make_policy("threshold", fake_env(features=("base_top1", "deep_path_value")))
+
+
+def test_groups_are_those_of_the_features_that_were_asked_for(env, bare_env):
+    features = FeatureSet(env.bank.depth, [len(tree) for tree in env.bank])
+    whole = bare_env(env.bank, features.names)
+    whole.feature_set = features
+    assert make_policy("threshold:score=accept_last", whole).reads == "acceptance"
+    assert make_policy("ema-ladder", whole).reads == "acceptance,position"
+    assert (
+        make_policy("bandit:learn=false,features=base_entropy|accept_last", whole).reads == "base,acceptance"
+    )
+    assert make_policy("static:chain-2", whole).reads is None
+    # An environment that does not tell them.
+    assert make_policy("threshold:score=accept_last", env).reads is None
 
 
 def test_a_class_without_a_name_is_called_by_its_path(env):

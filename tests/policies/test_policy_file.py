@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from entmtp_env.features import FeatureSet
 from policies import PolicyFile, feature_fingerprint, make_policy, policy_names
-from policies.registry import policy_probe
+from policies.registry import policy_settings
 from tests.fake_env import NOT_FOR_FAKES
 
 SPECS = [
@@ -75,12 +75,14 @@ def test_another_probe_is_refused_where_it_matters(env, path, bare_env):
     probed = bare_env(env.bank, features.names)
     probed.feature_set = features
     PolicyFile.of(make_policy("threshold", probed)).save(path)
-    assert policy_probe(f"threshold@{path}") == "first"
+    assert policy_settings(f"threshold@{path}") == {"probe": "first", "features": "heads"}
+    assert policy_settings("threshold") == {}
     make_policy(f"threshold@{path}", probed)
     with pytest.raises(ValueError, match=r"made with probe='first', this environment has None; pass probe="):
         make_policy(f"threshold@{path}", env)
     PolicyFile.of(make_policy("static:chain-2", probed)).save(path)
     make_policy(f"static@{path}", env)
+    assert policy_settings(f"static@{path}") == {}
 
 
 def test_another_policy_is_refused(env, path, document):

@@ -10,7 +10,7 @@ from entmtp_env.staged_features import StagedFeatures
 from entmtp_env.trees import load_bank
 from policies import make_policy
 from policies.lockstep import replay
-from policies.registry import BUILT_IN, policy_env_id, policy_probe
+from policies.registry import BUILT_IN, policy_env_id, policy_settings
 from policies.shipped import policy_path, shipped_policies
 
 
@@ -25,7 +25,7 @@ def test_what_ships_fits_the_bank_of_its_name(name, bank, bare_env, tmp_path, mo
     else:
         actions = load_bank(bank)
         sizes = [len(tree) for tree in actions]
-        features = FeatureSet(actions.depth, sizes, probe=policy_probe(spec) or "none")
+        features = FeatureSet(actions.depth, sizes, probe=policy_settings(spec).get("probe", "none"))
     env = bare_env(actions, features.names)
     env.capacity, env.feature_set, env.stages = 2048, features, actions
     assert make_policy(spec, env).name == policy
@@ -36,7 +36,7 @@ def test_what_ships_says_what_is_drafted_before_its_decisions(name, bank, tmp_pa
     monkeypatch.chdir(tmp_path)
     spec = f"{name}@{bank}" if name in BUILT_IN else f"learned@{bank}/{name}"
     if policy_env_id(spec) != "EntMTP/Staged-v0":
-        assert policy_probe(spec) == {"static": None, "first": "first"}.get(name, "none")
+        assert policy_settings(spec).get("probe") == {"static": None, "first": "first"}.get(name, "none")
 
 
 @pytest.mark.parametrize("spec", ["learned@smollm2-pooled", "learned@smollm2-pooled/first"])
@@ -47,7 +47,7 @@ def test_what_was_taught_by_expected_cost_may_be_drawn_from(spec):
         recording="math:evaluation",
         costs="analytic:smollm2-cpu",
         bank="smollm2-pooled",
-        probe=policy_probe(spec),
+        probe=policy_settings(spec)["probe"],
     )
     policy = make_policy(spec, envs)
     drawn = SimpleNamespace(predict=lambda seen, **others: policy.predict(seen, deterministic=False))

@@ -56,6 +56,24 @@ def decide(policy, observation, state=None):
     return int(action), state
 
 
+def test_what_costs_something_is_asked_for_only_where_it_decides(env):
+    asked = {
+        first: StagedThreshold(env, thresholds=[first, 0.3, 0.2]).reads for first in (0.0, 0.4, 1.0, 2.0)
+    }
+    assert asked == {
+        0.0: "position",
+        0.4: "base,position",
+        1.0: "base,position",
+        2.0: "position",
+    }
+    for first, drafts in ((0.0, True), (2.0, False)):
+        policy = StagedThreshold(env, thresholds=[first, 0.3, 0.2])
+        for top1 in (0.0, 1.0):
+            observation = observe(env, 0, base_top1=top1)
+            assert (decide(policy, observation)[0] == DEEPER) == drafts
+            assert (policy.predict(observation[None])[0][0] == DEEPER) == drafts
+
+
 def test_each_depth_has_a_threshold_of_its_own(env):
     policy = StagedThreshold(env, thresholds="0.5|0.3|0.2")
     for stage, feature, bound in (
