@@ -82,7 +82,7 @@ class Network:
         object.__setattr__(self, "_upper", np.minimum((self.high - self.mean) / self.scale, self.clip))
 
     def __call__(self, observations: npt.NDArray[np.float32]) -> Floats:
-        """Outputs ``(N, K)`` for observations ``(N, F)``."""
+        """Outputs ``(..., K)`` for observations ``(..., F)``."""
         values: Floats = np.minimum(
             np.maximum((observations - self.mean) / self.scale, -self.clip), self._upper
         )

@@ -38,6 +38,19 @@ class StagedLearned(NetworkPolicy):
         # Added to the outputs, it leaves only the legal ones.
         self._bars = np.where(stages.masks, np.float32(0), np.float32(-np.inf))
 
+    def predict(
+        self,
+        observation: npt.NDArray[Any],
+        state: Memory | None = None,
+        episode_start: npt.NDArray[Any] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[npt.NDArray[np.int64], Memory | None]:
+        """Choose actions as the base class does; for one observation by the shortest way: it waits."""
+        if observation.shape != (len(self.feature_names),):
+            return super().predict(observation, state, episode_start, deterministic)
+        drafted = round(observation.item(self._stage) * self._depth)
+        return np.array((self.network(observation) + self._bars[drafted]).argmax()), None
+
     def act(
         self, observations: npt.NDArray[np.float32], memory: Memory
     ) -> tuple[npt.NDArray[np.integer[Any]], Memory]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from entmtp_env.decoding.stages import Stages, load_stages
 from entmtp_env.engine import Engine, get_engine
 from entmtp_env.features import Probe
 from entmtp_env.files import refuse_existing
@@ -25,8 +27,10 @@ from entmtp_env.progress import progress_bar
 from entmtp_env.prompts import Prompt, load_prompts
 from entmtp_env.provenance import describe_run
 from entmtp_env.replay.cost_table import CostTable
+from entmtp_env.staged_env import StagedEnv
 from entmtp_env.trees import TopologyBank, load_bank
 from train.drift import drift
+from train.timed_steps import TimedStep, steps_of_bank, steps_of_stages
 
 _GROWTH = 32
 """Tokens by which a text may grow beyond its context length before it begins again, or 1/16 of the length
@@ -42,14 +46,17 @@ _LENGTHS = (64, *(256 << i for i in range(16)))
 class Costs:
     """Measure the seconds of a live decode step for every tree and context length, on this machine.
 
-    What is timed is what a step of EntMTP/Live-v0 counts. Prints the medians and writes a cost table, which a
-    replay prices its steps with. Keep the machine idle meanwhile.
+    What is timed is what a step of EntMTP/Live-v0 counts, or with stages one of EntMTP/Staged-v0, for every
+    depth and number of nodes. Prints the medians and writes a cost table, which a replay prices its steps
+    with. Keep the machine idle meanwhile.
 
     Attributes:
         out: The table to write (.json); its name is that of the file.
         model: Base model: a known name, a path or a Hugging Face repository.
         heads: Draft heads: "auto", "medusa" or a checkpoint.
         bank: Trees to measure: a known name or a JSON file.
+        stages: Measure staged drafts instead: default, smollm2-staged or a JSON file; their table is for
+            staged policies.
         prompts: Prompt set whose text fills the contexts.
         acceptance: Acceptance rule.
         probe: What is drafted before each decision: none, first, chain or union.
@@ -65,6 +72,7 @@ class Costs:
     model: str = "smollm2"
     heads: str = "auto"
     bank: str = "default"
+    stages: str = ""
     prompts: str = "chat"
     acceptance: str = "greedy"
     probe: Probe = "none"
@@ -81,6 +89,8 @@ class Costs:
             raise ValueError(f"out must end in .json, got {self.out}")
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}")
+        if self.stages and self.probe != "none":
+            raise ValueError(f"probe={self.probe!r}: in stages nothing is probed; leave it at none")
 
 
 def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter) -> CostTable:
@@ -98,12 +108,13 @@ def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter)
 
     Raises:
         FileExistsError: When the table is there already.
-        FileNotFoundError: When the model, the heads, the bank or the prompts are not there.
+        FileNotFoundError: When the model, the heads, the bank, the stages or the prompts are not there.
         ValueError: When a setting is unknown or a context length does not fit.
         RuntimeError: When a step fails, as on a device out of memory.
     """
     refuse_existing(config.out, overwrite=config.overwrite)
-    bank = load_bank(config.bank)
+    bank = load_stages(config.stages) if config.stages else load_bank(config.bank)
+    subjects = steps_of_stages(bank) if isinstance(bank, Stages) else steps_of_bank(bank)
     texts = load_prompts(config.prompts)
     engine = get_engine(config.model, config.heads, config.dtype, config.device)
     passages = min(-(-config.repeats // _ROUNDS), _PASSAGES)
@@ -119,13 +130,14 @@ def measure_costs(config: Costs, clock: Callable[[], float] = time.perf_counter)
     env.decoder.eos_token_ids = frozenset()
     with Console(stderr=True).status("warming up every tree"):
         env.warm_up()
-    steps, prefill = _measure(env, [[prompt.prompt_id for prompt in own] for own in prompts], config.repeats)
+    prompt_ids = [[prompt.prompt_id for prompt in own] for own in prompts]
+    steps, prefill = _measure(env, subjects, prompt_ids, config.repeats)
 
     steady = steps / drift(steps[..., 0])[:, None, :, None]
     lower, median, upper = np.quantile(steady, (0.25, 0.5, 0.75), axis=0).round(9)
     table = CostTable(
         name=config.out.stem,
-        trees=bank.trees,
+        trees=tuple(subject.tree for subject in subjects),
         contexts=contexts,
         seconds=median[..., 0],
         lower=lower[..., 0],
@@ -162,7 +174,7 @@ def costs_table(table: CostTable) -> Table:
     return shown
 
 
-def _choose_contexts(config: Costs, bank: TopologyBank) -> list[int]:
+def _choose_contexts(config: Costs, bank: TopologyBank | Stages) -> list[int]:
     """The lengths asked for, or a few up to the longest that fits."""
     # The last step begins at most so many tokens behind the context and must not be cut short.
     behind = _growth(config.capacity) + bank.depth + 1
@@ -209,47 +221,39 @@ def _make_env(config: Costs, prompts: Sequence[Prompt]) -> LiveEnv:
         path = Path(folder) / "contexts.jsonl"
         lines = (json.dumps({"id": prompt.prompt_id, "prompt": prompt.text}) for prompt in prompts)
         path.write_text("\n".join(lines), encoding="utf-8")
-        return LiveEnv(
-            model=config.model,
-            heads=config.heads,
-            bank=config.bank,
-            prompts=str(path),
-            acceptance=config.acceptance,
-            max_new_tokens=config.capacity,
-            dtype=config.dtype,
-            device=config.device,
-            probe=config.probe,
-            capacity=config.capacity,
-        )
+        settings: dict[str, Any] = {
+            "model": config.model,
+            "heads": config.heads,
+            "prompts": str(path),
+            "acceptance": config.acceptance,
+            "max_new_tokens": config.capacity,
+            "dtype": config.dtype,
+            "device": config.device,
+            "capacity": config.capacity,
+        }
+        if config.stages:
+            return StagedEnv(stages=config.stages, **settings)
+        return LiveEnv(bank=config.bank, probe=config.probe, **settings)
 
 
 def _measure(
-    env: LiveEnv, prompt_ids: Sequence[Sequence[str]], repeats: int
+    env: LiveEnv, subjects: Sequence[TimedStep], prompt_ids: Sequence[Sequence[str]], repeats: int
 ) -> tuple[npt.NDArray[np.float64], list[list[float]]]:
     """Time every tree at every context.
 
     Args:
         env: Where to step.
+        subjects: K steps.
         prompt_ids: For each context, the prompts that serve it in turn.
         repeats: Steps of each tree at each context.
 
     Returns:
         Seconds of whole step, draft and verification, ``(repeats, K, C, 3)``, and of the prefills by context.
     """
-    trees, contexts = len(env.bank), len(prompt_ids)
+    trees, contexts = len(subjects), len(prompt_ids)
     steps = np.zeros((repeats, trees, contexts, 3))
     prefill: list[list[float]] = [[] for _ in prompt_ids]
     rng = np.random.default_rng(0)
-
-    def timed(action: int) -> tuple[float, float, float]:
-        *_, info = env.step(action)
-        if info["finish_reason"]:
-            raise RuntimeError(
-                f"tree {env.bank[action].name!r} behind {env.decoder.length} tokens: {info['finish_reason']}"
-            )
-        # Not every policy reads observations.
-        return info["seconds"] - info["feature_seconds"], info["draft_seconds"], info["verify_seconds"]
-
     env.reset(seed=0)
     with progress_bar() as bar:
         task = bar.add_task("timing steps", total=repeats * trees * contexts)
@@ -263,7 +267,7 @@ def _measure(
                         prefill[c].append(info["prefill_seconds"])
                         latest = env.decoder.length + _growth(env.decoder.length)
                         # The first step behind a prefill finds other things in the caches.
-                        timed(int(rng.integers(trees)))
-                    steps[repeat, k, c] = timed(int(k))
+                        subjects[int(rng.integers(trees))].run(env)
+                    steps[repeat, k, c] = subjects[k].run(env)
                     bar.advance(task)
     return steps, prefill
