@@ -45,9 +45,9 @@ class Entrant:
     Attributes:
         env: The environment; rows may share one, or have models of their own.
         policy: The policy that schedules it.
-        env_id: Gymnasium id that makes such an environment from the evaluation's settings, and behind a space
-            the setting that is its own, as in ``EntMTP/Live-v0 probe=first``; empty when it has a model of
-            its own.
+        env_id: Gymnasium id that makes such an environment from the evaluation's settings, and behind it the
+            settings that are its own, as in ``EntMTP/Live-v0 probe=first features=heads``; empty when it has
+            a model of its own.
         fingerprint: Hash of what the policy was read from, see :func:`policies.registry.policy_fingerprint`.
     """
 

@@ -247,7 +247,9 @@ def _make_env(
     if place == MEDUSA:
         env = make_medusa_env(settings, prompts, stack)
     else:
-        env = make_live_env(settings, prompts, place.partition(" ")[0])
+        env_id, *own = place.split(" ")
+        settings |= {key: value for key, _, value in (setting.partition("=") for setting in own)}
+        env = make_live_env(settings, prompts, env_id)
         stack.callback(env.close)
     now = environment_manifest(env)
     differing = [

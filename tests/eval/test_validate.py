@@ -8,9 +8,12 @@ import pytest
 import tyro
 
 from eval.compare import compare
+from eval.environment import make_live_env
 from eval.interleave import EvaluationError
 from eval.validate import Repetition, Validate, validate
+from policies.learned import Learned
 from tests.eval.tiny_results import staged_results, tiny_results
+from tests.policies.test_network import make_network
 
 SPEED_LEFT_OUT = math.inf
 
@@ -81,6 +84,23 @@ def test_sampled_texts_come_out_again(tiny_files, config, tmp_path):
     )
     settings = dataclasses.replace(settings, prompts=(tiny_files.prompts,))
     compare(settings)
+    rows = validate(Validate(settings.out, tolerance=SPEED_LEFT_OUT))
+    assert all(not own.differences for own in rows)
+
+
+def test_rows_whose_files_ask_for_another_environment_come_out_again(tiny_files, config, tmp_path):
+    model = {key: value for key, value in tiny_files.kwargs.items() if key != "prompts"}
+    settings = config(num_prompts=2, env_id="EntMTP/Live-v0", **model)
+    own = vars(settings) | {"probe": "first", "features": "heads,acceptance"}
+    env = make_live_env(own, tiny_files.prompts, "EntMTP/Live-v0")
+    network = make_network(sizes=(len(env.unwrapped.feature_names), 4, len(env.unwrapped.bank)))
+    Learned(env, network).save(tmp_path / "learned.npz")
+    spec = f"learned@{tmp_path}/learned.npz"
+    settings = dataclasses.replace(settings, prompts=(tiny_files.prompts,), policies=(spec,))
+    compare(settings)
+    manifest = json.loads((settings.out / "manifest.json").read_text())
+    place = manifest["env_ids"][tiny_files.prompts][spec]
+    assert place == "EntMTP/Live-v0 probe=first features=heads,acceptance"
     rows = validate(Validate(settings.out, tolerance=SPEED_LEFT_OUT))
     assert all(not own.differences for own in rows)
 

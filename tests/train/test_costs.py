@@ -8,8 +8,12 @@ import pytest
 from rich.console import Console
 from transformers import AutoTokenizer
 
+from entmtp_env.decoding.draft_shape import DraftShape
+from entmtp_env.decoding.stages import Stages
 from entmtp_env.live import LiveEnv
 from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.staged_costs import staged_prices
+from entmtp_env.staged_env import StagedEnv
 from entmtp_env.trees import AUTOREGRESSIVE, DraftTree, TopologyBank
 from train.costs import Costs, costs_table, measure_costs
 
@@ -42,9 +46,9 @@ def config(tiny_files, tmp_path):
 class Log:
     """The steps of a measurement, and a clock that every call moves on by a time known from the step."""
 
-    def __init__(self, monkeypatch, tick=lambda action, length: TICK):
+    def __init__(self, monkeypatch, tick=lambda action, length: TICK, owner=LiveEnv):
         self.steps, self.now, self.tick = [], 0.0, TICK
-        real = LiveEnv.step
+        real = owner.step
 
         def step(env, action):
             self.tick = tick(action, env.decoder.length)
@@ -53,7 +57,7 @@ class Log:
             self.tick = TICK
             return result
 
-        monkeypatch.setattr(LiveEnv, "step", step)
+        monkeypatch.setattr(owner, "step", step)
 
     def clock(self):
         self.now += self.tick
@@ -123,6 +127,23 @@ def test_trees_and_contexts_take_turns_and_texts_begin_again(config, monkeypatch
     assert len({turn.tobytes() for turn in turns[..., 1].reshape(-1, len(TREES))}) > 12
     assert {step[0] for step in log.steps} == {f"{n}-{i}" for n in config.contexts for i in range(4)}
     assert all(0 <= step[2] - n <= max(6, n // 16) for n, step in zip(context, log.steps, strict=True))
+
+
+def test_stages_are_measured_decision_by_decision(config, monkeypatch, tmp_path):
+    stages = Stages("two", DraftShape((1, 2), (3, 2)), (0, 1, 2, 5))
+    stages.save(tmp_path / "stages.json")
+    log = Log(monkeypatch, owner=StagedEnv)
+    table = measure_costs(dataclasses.replace(config, stages=str(tmp_path / "stages.json")), log.clock)
+    sizes = [(tree.depth, len(tree)) for tree in table.trees]
+    assert sizes == [(0, 0), (1, 1), (1, 2), (2, 2), (2, 5)]
+    for (depth, _), seconds, draft in zip(sizes, table.seconds, table.draft_seconds, strict=True):
+        # Each depth is a decision of its own; verifying, accepting and committing are the last one.
+        np.testing.assert_allclose(draft, depth * TICK, atol=1e-12)
+        np.testing.assert_allclose(seconds, (3 + depth) * TICK)
+    assert table.manifest["bank_fingerprint"] == stages.fingerprint
+    assert staged_prices(load_costs(str(config.out))).table.fingerprint == table.fingerprint
+    with pytest.raises(ValueError, match="in stages nothing is probed"):
+        dataclasses.replace(config, stages="default", probe="first")
 
 
 def test_the_file_is_the_table_and_says_how(config, monkeypatch, capsys):
