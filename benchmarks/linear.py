@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from benchmarks.interleaved import take_turns
 from entmtp_env.decoding.half_linear import HalfLinear, can_multiply_half
 from entmtp_env.decoding.linear import PackedLinear
+from entmtp_env.huge_pages import on_huge_pages
 from entmtp_env.progress import progress_bar
 
 Map = Callable[[Tensor], Tensor]
@@ -102,6 +103,12 @@ def _forms(shapes: Sequence[tuple[int, int]]) -> dict[str, list[Map]]:
     halves = [PackedLinear(w.bfloat16()) for w in weights]
     if halves[0].packed:
         forms["bfloat16, packed"] = [_in_bfloat16(own) for own in halves]
+    # As decoding has them.
+    with on_huge_pages(torch.device("cpu")):
+        if halves[0].packed:
+            forms["bfloat16, huge pages"] = [_in_bfloat16(PackedLinear(w.bfloat16())) for w in weights]
+        elif can_multiply_half():
+            forms["float16, huge pages"] = [HalfLinear(w).forward for w in weights]
     return forms
 
 

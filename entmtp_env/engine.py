@@ -23,6 +23,7 @@ from entmtp_env.decoding.staged_graph import StagedGraphDecoder
 from entmtp_env.decoding.stages import Stages
 from entmtp_env.fork_safety import fork_only_between
 from entmtp_env.hub import find_heads, from_pretrained, is_repository
+from entmtp_env.huge_pages import on_huge_pages
 from entmtp_env.model_errors import named_shortage
 from entmtp_env.models import PretrainedModel, command_for_own_weights, load_pretrained
 from entmtp_env.prompts import Prompt, encode_prompt
@@ -125,8 +126,11 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
         _bases[base] = _load_base(*base)
     pretrained, backbone = _bases[base]
     lock = _device_locks.setdefault(place, threading.RLock())
-    draft_heads = from_pretrained(str(path), backbone)
-    fingerprint = heads_fingerprint(draft_heads)
+    with on_huge_pages(place):
+        draft_heads = from_pretrained(str(path), backbone)
+        fingerprint = heads_fingerprint(draft_heads)
+        draft_heads.attach(backbone)
+        draft_heads.pack()
     trained_for = read_manifest(path).get("model_fingerprint") if path.is_file() else None
     if trained_for not in (None, pretrained.fingerprint):
         command = command_for_own_weights(model)
@@ -136,8 +140,6 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
             f"texts stay right, but fewer drafts may be accepted{advice}",
             stacklevel=3,
         )
-    draft_heads.attach(backbone)
-    draft_heads.pack()
     manifest = {
         "model": model,
         "model_fingerprint": pretrained.fingerprint,
@@ -153,8 +155,9 @@ def _load(model: str, heads: str, dtype: str, device: str) -> Engine:
 
 
 def _load_base(model: str, dtype: torch.dtype, device: torch.device) -> tuple[PretrainedModel, Backbone]:
-    pretrained = load_pretrained(model)
-    backbone = Backbone(pretrained.model, dtype, device)
+    with on_huge_pages(device):
+        pretrained = load_pretrained(model)
+        backbone = Backbone(pretrained.model, dtype, device)
     # The backbone has the weights in a form of its own; the other copy need not stay.
     return replace(pretrained, model=None), backbone
 
