@@ -1,13 +1,15 @@
 """Weights on huge pages: they are read from end to end in every step, and each page is an address to look up.
 
 Memory is mapped in pages of 4 KiB unless a process asks for more, here by ``madvise`` behind what has been
-allocated, whoever allocated it. That is a hint: where the system knows none, nothing happens.
+allocated, whoever allocated it. That is a hint: where the system knows none, nothing happens. The environment
+variable ``ENTMTP_HUGE_PAGES=0`` switches it off.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +35,7 @@ def on_huge_pages(device: torch.device) -> Iterator[None]:
     """
     before = _mapped()
     yield
-    if device.type != "cpu":
+    if device.type != "cpu" or os.environ.get("ENTMTP_HUGE_PAGES") == "0":
         return
     regions = [_whole_pages(region) for region in _without(_mapped(), before)]
     if sum(end - start for start, end in regions) < _LEAST:

@@ -56,6 +56,15 @@ def test_little_memory_and_other_devices_are_left_alone(asked, size, device):
 
 
 @LINUX
+def test_it_can_be_switched_off(asked, monkeypatch):
+    monkeypatch.setenv("ENTMTP_HUGE_PAGES", "0")
+    with on_huge_pages(CPU):
+        memory, _ = mapping(40 << 20)
+    assert asked == []
+    assert memory[0] == 1
+
+
+@LINUX
 def test_really_asking_changes_no_content():
     with on_huge_pages(CPU):
         weights = torch.arange(10_000_000)
