@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,9 @@ class StagedTracker(FeatureTracker):
         super().step(signals)
         self._commit()
 
-    def deepen(self, depth: int, of_depth: Floats, of_budgets: Floats) -> None:
+    def deepen(
+        self, depth: int, of_depth: Sequence[float] | Floats, of_budgets: Sequence[float] | Floats
+    ) -> None:
         """Take in one more drafted depth.
 
         Args:
@@ -169,4 +172,21 @@ class StagedTracker(FeatureTracker):
 
 def observe_draft(tracker: StagedTracker, table: NodeTable) -> None:
     """Show a tracker the depth that was drafted last."""
-    tracker.deepen(table.depth, depth_features(table.level), budget_features(table.stages, table.descending))
+    tracker.deepen(table.depth, _of_depth(table.level), _of_budgets(table.stages.budgets, table.descending))
+
+
+def _of_depth(values: Sequence[float]) -> list[float]:
+    """:func:`depth_features` in plain floats."""
+    count, total = len(values), sum(values)
+    top = sorted(values, reverse=True)[:TOP]
+    entropy = 0.0
+    if count > 1:
+        mean = sum(value * math.log(max(value, _TINY)) for value in values) / max(total, _TINY)
+        entropy = max(math.log(max(total, _TINY)) - mean, 0.0) / math.log(count)
+    return [*top, *[0.0] * (TOP - len(top)), min(total, 1.0), entropy]
+
+
+def _of_budgets(budgets: Sequence[int], descending: Sequence[float]) -> list[float]:
+    """:func:`budget_features` in plain floats."""
+    sums = [0.0, *accumulate(descending)]
+    return [sums[min(budget, len(descending))] for budget in budgets[1:]]

@@ -102,7 +102,7 @@ def load_recording(folder):
 def load_stages_file(folder):
     stages = Stages.load(folder / "stages.json")
     table = NodeTable(stages)
-    table.add(np.full(stages.shape.widths[0], 0.5, np.float32), np.zeros(stages.shape.expand[0], np.uint16))
+    table.add([0.5] * stages.shape.widths[0], [0] * stages.shape.expand[0])
     assert stages.settle(len(stages) - 1, 0) < len(stages)
     return stages
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,6 +45,15 @@ class Curve:
     def __call__(self, values: Floats) -> npt.NDArray[np.float64]:
         """The map's value at each of ``values``, in their shape."""
         return np.interp(values, *self._points)
+
+    def at(self, value: float) -> float:
+        """The map's value at a finite number, as :meth:`__call__` has it; for one, in less time."""
+        x, y = self.inputs, self.outputs
+        above = bisect_right(x, value)
+        if not above or above == len(x):
+            return y[above and -1]
+        below = above - 1
+        return (y[above] - y[below]) / (x[above] - x[below]) * (value - x[below]) + y[below]
 
 
 def pool_adjacent_violators(values: Floats, weights: Floats) -> list[tuple[int, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,55 +45,55 @@ class BuiltTree:
 
 
 class NodeTable:
-    """Path values and parents of the nodes of a draft; the arrays are made once, for all roots.
+    """Path values and parents of the nodes of a draft, in plain floats: for so few, arrays take longer.
 
     Args:
         stages: Widths, budgets and curves.
 
     Attributes:
         depth: Drafted depths.
-        values: Path value of each node, the root's first, ``(N + 1,)``; only those of drafted depths count.
-        parents: Number of each node's parent, ``(N + 1,)``; the root is its own.
+        values: Path value of each node, the root's first.
+        parents: Number of each node's parent; the root is its own.
     """
 
     def __init__(self, stages: Stages) -> None:
-        size = stages.shape.nodes + 1
-        self.stages, self.depth = stages, 0
-        self.values = np.ones(size)
-        self.parents: Ints = np.zeros(size, dtype=np.int64)
-        self._rows = np.zeros(size, dtype=np.int64)
-        self._order: Ints = np.zeros(0, dtype=np.int64)
-        self._counting = np.arange(size)
+        self.stages = stages
+        self.clear()
 
     def clear(self) -> None:
         """Forget the draft."""
-        self.depth, self._order = 0, self._order[:0]
+        self.depth = 0
+        self.values, self.parents = [1.0], [0]
+        self._order: list[int] = []
 
-    def add(self, values: npt.NDArray[np.float32], expanded: npt.NDArray[np.integer]) -> None:
+    def add(self, values: Sequence[float], expanded: Sequence[int]) -> None:
         """Take in the next depth.
 
         Args:
-            values: Product of confidences of each of its nodes, ``(widths[depth],)``.
+            values: Product of confidences of each of its nodes, ``(widths[depth],)``; finite.
             expanded: Places of their parents, see :meth:`DraftShape.parents`.
         """
         self.depth += 1
-        shape = self.stages.shape
-        start, end = shape.starts[self.depth : self.depth + 2]
-        parents = self.parents[start:end] = shape.parents(self.depth, expanded)
-        self.values[start:end] = self.stages.calibrated(self.depth, values, self.values[parents])
+        shape, own = self.stages.shape, self.values
+        above, children = shape.starts[self.depth - 1], shape.children[self.depth - 1]
+        curve = self.stages.curves[self.depth - 1].at if self.stages.curves else float
+        for index, place in enumerate(expanded):
+            parent = above + place
+            most = own[parent]
+            self.parents += [parent] * children
+            own += [min(curve(value), most) for value in values[index * children : (index + 1) * children]]
         # Stable, and no node is worth more than its parent: parents and lower siblings come first.
-        self._order = np.argsort(-self.values[1:end], kind="stable") + 1
+        self._order = sorted(range(1, len(own)), key=own.__getitem__, reverse=True)
 
     @property
-    def level(self) -> npt.NDArray[np.float64]:
+    def level(self) -> list[float]:
         """Path values of the deepest drafted depth; the root's before there is one."""
-        start, end = self.stages.shape.starts[self.depth : self.depth + 2]
-        return self.values[start:end]
+        return self.values[self.stages.shape.starts[self.depth] :]
 
     @property
-    def descending(self) -> npt.NDArray[np.float64]:
+    def descending(self) -> list[float]:
         """Path values of all drafted nodes, the highest first."""
-        return self.values[self._order]
+        return [self.values[node] for node in self._order]
 
     def require(self, count: int) -> None:
         """Check that so many nodes are drafted.
@@ -112,14 +113,12 @@ class NodeTable:
             ValueError: When fewer are drafted.
         """
         self.require(count)
-        nodes = np.zeros(count + 1, dtype=np.int64)
-        nodes[1:] = self._order[:count]
-        nodes.sort()
-        self._rows[nodes] = self._counting[: count + 1]
-        parents = self._rows[self.parents[nodes]]
+        nodes = [0, *sorted(self._order[:count])]
+        row_of = {node: row for row, node in enumerate(nodes)}
+        parents = np.array([row_of[self.parents[node]] for node in nodes])
         attends = np.zeros((count + 1, count + 1), dtype=np.bool_)
-        rows = ancestors = self._counting[: count + 1]
+        rows = ancestors = np.arange(count + 1)
         for _ in range(self.depth + 1):
             attends[rows, ancestors] = True
             ancestors = parents[ancestors]
-        return BuiltTree(nodes, parents, self.stages.shape.depths[nodes], attends)
+        return BuiltTree(np.array(nodes), parents, self.stages.shape.depths[nodes], attends)

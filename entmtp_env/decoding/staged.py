@@ -37,7 +37,7 @@ class StagedDecoder(TreeDecoder):
         >>> decoder.start([1, 42, 7], max_new_tokens=64)     # doctest: +SKIP
         >>> while not decoder.finish_reason:                 # doctest: +SKIP
         ...     decoder.deepen()
-        ...     if decoder.table.level.max() > 0.5:
+        ...     if max(decoder.table.level) > 0.5:
         ...         decoder.deepen()
         ...     decoder.verify_best(8)
     """
@@ -88,13 +88,14 @@ class StagedDecoder(TreeDecoder):
         begin = self._now()
         stage = self._draft_stage()
         if self.backbone.device.type == "cpu":
-            self.table.add(stage.values[0].numpy(), stage.expanded[0].numpy())
+            values, expanded = stage.values[0].tolist(), stage.expanded[0].tolist()
         else:
             # One transfer, hence one synchronisation; places are small enough for float32.
-            both = torch.cat((stage.values[0], stage.expanded[0].float())).cpu().numpy()
             width = stage.values.shape[1]
-            self.table.add(both[:width], both[width:])
-        self._check_heads(float(self.table.level.sum()))
+            both = torch.cat((stage.values[0], stage.expanded[0].float())).tolist()
+            values, expanded = both[:width], [int(place) for place in both[width:]]
+        self._check_heads(sum(values))
+        self.table.add(values, expanded)
         self._stage = stage
         seconds = self._now() - begin
         self._staged_seconds += seconds

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entmtp_env.staged_features import StagedFeatures, budget_features, depth_features
+from entmtp_env.decoding.node_table import NodeTable
+from entmtp_env.staged_features import (
+    StagedFeatures,
+    StagedTracker,
+    budget_features,
+    depth_features,
+    observe_draft,
+)
+from entmtp_env.tracker import Signals
 from tests.staged import STAGES
 
 VALUES = st.lists(st.just(0.0) | st.floats(1e-6, 1), min_size=1, max_size=9)
@@ -54,3 +62,19 @@ def test_many_side_by_side_are_like_each_alone():
     np.testing.assert_array_equal(
         budget_features(STAGES, values), [budget_features(STAGES, row) for row in values]
     )
+
+
+@given(VALUES)
+def test_a_live_draft_is_described_as_recorded_ones_are(values):
+    values = [*values, *[0.0] * STAGES.shape.widths[0]][: STAGES.shape.widths[0]]
+    table, tracker = NodeTable(STAGES), StagedTracker(StagedFeatures(STAGES, "position"), STAGES)
+    tracker.reset(Signals(0.5, 0.5, [], [], 0, math.nan, 0.0, 0.0, 0, [0.0] * 5))
+    table.add(values, [0])
+    observe_draft(tracker, table)
+    names = StagedFeatures(STAGES, "position").names
+    seen = dict(zip(names, tracker.observe(), strict=True))
+    level, best = np.array(table.level), np.array(table.descending)
+    kinds = [f"depth_1_{kind}" for kind in ("value_1", "value_2", "value_3", "sum", "entropy")]
+    np.testing.assert_allclose([seen[kind] for kind in kinds], depth_features(level), rtol=1e-5, atol=1e-6)
+    sums = [seen[f"budget_{budget}_value"] for budget in STAGES.budgets[1:]]
+    np.testing.assert_allclose(sums, np.minimum(budget_features(STAGES, best), STAGES.depth), rtol=1e-5)

@@ -46,6 +46,14 @@ def test_equal_claims_are_pooled_whatever_their_order(true):
     assert fit_curve(np.full(8, 0.25), np.array(true)) == Curve((0.0, 0.25), (0.0, 0.375))
 
 
+@given(SAMPLES, st.lists(st.floats(-0.5, 1.5), min_size=1))
+def test_one_value_is_mapped_as_many_are(samples, values):
+    claimed, true = zip(*samples, strict=True)
+    curve = fit_curve(np.array(claimed), np.array(true) > 2)
+    values = [*values, *curve.inputs]
+    assert [curve.at(value) for value in values] == curve(np.array(values)).tolist()
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs"),
     [

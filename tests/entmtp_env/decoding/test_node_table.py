@@ -32,7 +32,7 @@ def drafted(seed):
 def fill(table, seed, depth):
     table.clear()
     for values, expanded in drafted(seed)[:depth]:
-        table.add(values, expanded)
+        table.add(values.tolist(), expanded.tolist())
 
 
 def paths_and_values(seed, depth, stages):

@@ -134,11 +134,11 @@ def test_the_device_decides_as_arithmetic_on_the_host_does(pair, rate):
             score = eager.base_signals()[0]
             while eager.table.depth < stages.depth and score >= choice.thresholds[eager.table.depth]:
                 eager.deepen()
-                score = np.float32(eager.table.level.max())
+                score = np.float32(max(eager.table.level))
             most = min(len(eager.table.descending), stages.max_nodes if rows is None else rows - 1)
             options = {
                 n: (
-                    1 + min(eager.table.descending[:n].sum(), stages.depth),
+                    1 + min(sum(eager.table.descending[:n]), stages.depth),
                     choice.verify_seconds[k, eager.length],
                 )
                 for k, n in enumerate(stages.budgets)

@@ -38,7 +38,7 @@ def test_the_tree_is_that_of_the_host_and_the_rest_is_padding(drafted, rows):
         if depth:
             nodes.draft(depth)
             stage = nodes.drafted[depth - 1]
-            table.add(stage.values[0].numpy(), stage.expanded[0].numpy())
+            table.add(stage.values[0].tolist(), stage.expanded[0].tolist())
         most = min(rows, SHAPE.starts[depth + 1]) - 1
         for count in {0, most, random.randint(0, most)}:
             nodes.count.fill_(count)

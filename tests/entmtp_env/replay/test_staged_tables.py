@@ -32,10 +32,12 @@ def test_a_row_tells_what_the_decoder_would_have_known(tables):
         places = np.split(tables.drafts.expanded[row], np.cumsum(SHAPE.expand)[:-1])
         for drafted in range(4):
             if drafted:
-                table.add(tables.drafts.levels[drafted - 1][0][row], places[drafted - 1])
+                table.add(tables.drafts.levels[drafted - 1][0][row].tolist(), places[drafted - 1].tolist())
                 own = tables.of_depths[row, drafted - 1], tables.of_budgets[row, drafted - 1]
-                np.testing.assert_allclose(own[0], depth_features(table.level), rtol=1e-6)
-                np.testing.assert_allclose(own[1], budget_features(STAGES, table.descending), rtol=1e-6)
+                np.testing.assert_allclose(own[0], depth_features(np.array(table.level)), rtol=1e-6)
+                np.testing.assert_allclose(
+                    own[1], budget_features(STAGES, np.array(table.descending)), rtol=1e-6
+                )
             for place, budget in enumerate(STAGES.budgets):
                 if budget <= len(table.descending):
                     tree = table.best(budget).draft_tree("t")
