@@ -38,7 +38,7 @@ from eval.summary import summarise
 from policies import Episode
 from policies.lockstep import Replayed, Script
 from policies.lockstep import replay as replay_texts
-from policies.registry import make_named_policy, policy_env_id
+from policies.registry import make_named_policy, policy_env_id, policy_settings
 from policies.staged import StagedThreshold
 
 _SEED = 0
@@ -57,7 +57,8 @@ class Replay:
 
     With --drafts, policies that decide after every drafted depth (staged-threshold, eagle2, ...) run beside
     those of the bank, on the same texts; their regret and gap are those to the best possible decisions in
-    stages. All costs are then by the formula fitted to a measured table, since it has not their trees.
+    stages. All costs are then by the formula fitted to a measured table, since it has not their trees, or by
+    interpolated:<table>.
 
     Example: python -m eval replay --recordings chat math --policies threshold:on=0.7 ema-ladder
 
@@ -67,13 +68,16 @@ class Replay:
         policies: Policies to compare: name, name:key=value,..., static:<tree>, name@file.json, or your own
             package.module:Class. Autoregressive decoding, hydra-default, the best single tree and the oracle
             are added.
-        costs: Seconds of a step: auto, a shipped cost table, a JSON file, or analytic:base=B,node=N,depth=D.
+        costs: Seconds of a step: auto, a shipped cost table, a JSON file, interpolated:<one of these>, or
+            analytic:base=B,node=N,depth=D.
         bank: Bank of trees: default, smollm2-pooled or another that ships, or a JSON file.
         drafts: Staged drafts of all the recordings, written by "train stages".
         stages: With drafts: default, or a JSON file.
         max_new_tokens: Cap on the tokens of a text; by default that of the recording.
-        probe: What is drafted before a decision: none, first, chain or union; the costs must be of the same.
-        features: Feature groups to observe, separated by commas, or all.
+        probe: What is drafted before a decision: none, first, chain or union; the costs must be of the same,
+            and a policy's file may name its own.
+        features: Feature groups to observe, separated by commas, or all; a policy whose file names its own
+            observes those.
         capacity: Rows of the KV cache.
         seed: Seed of the bootstrap.
         bootstrap_samples: Resamples behind an interval.
@@ -127,8 +131,8 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
     sets, environments, lines = {}, {}, []
     with progress_bar() as bar:
         for name in bar.track(dict.fromkeys(config.recordings), description="replaying"):
-            envs = _make_envs(config, name)
-            staged = _make_staged(config, name) if config.drafts else None
+            envs = _make_envs(config, name, {})
+            staged = _make_staged(config, name, {}) if config.drafts else None
             sets[name], episodes = _run(config, name, envs, staged)
             environments[name] = envs.manifest
             lines += [
@@ -151,22 +155,22 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
     return sets
 
 
-def _make_envs(config: Replay, name: str) -> ReplayVectorEnv:
+def _make_envs(config: Replay, name: str, told: Mapping[str, str]) -> ReplayVectorEnv:
     envs = ReplayVectorEnv(
         num_envs=None,
         recording=name,
         costs=_costs(config),
         bank=config.bank,
         max_new_tokens=config.max_new_tokens,
-        features=config.features,
-        probe=config.probe,
+        features=told.get("features", config.features),
+        probe=told.get("probe", config.probe),
         capacity=config.capacity,
     )
     envs.tables.check_lengths()
     return envs
 
 
-def _make_staged(config: Replay, name: str) -> StagedReplayVectorEnv:
+def _make_staged(config: Replay, name: str, told: Mapping[str, str]) -> StagedReplayVectorEnv:
     envs = StagedReplayVectorEnv(
         num_envs=None,
         recording=name,
@@ -174,6 +178,7 @@ def _make_staged(config: Replay, name: str) -> StagedReplayVectorEnv:
         stages=config.stages,
         costs=_costs(config),
         max_new_tokens=config.max_new_tokens,
+        features=told.get("features", "all"),
         capacity=config.capacity,
     )
     envs.tables.check_lengths()
@@ -181,8 +186,8 @@ def _make_staged(config: Replay, name: str) -> StagedReplayVectorEnv:
 
 
 def _costs(config: Replay) -> str:
-    """With stages, the formula for all policies."""
-    if not config.drafts or config.costs.startswith("analytic"):
+    """With stages, the formula for all policies, or another way to price any tree."""
+    if not config.drafts or config.costs.startswith(("analytic", "interpolated:")):
         return config.costs
     # A formula serves any probe; the table must be of the bank's, and of none for the stages.
     for probe in (config.probe, "none"):
@@ -201,9 +206,17 @@ def _run(
     in_stages = {spec for spec in specs if policy_env_id(spec) == StagedThreshold.env_id}
     if in_stages and staged is None:
         raise ValueError(f"{', '.join(sorted(in_stages))}: staged policies need drafts; name --drafts")
-    where: dict[str, LockstepReplay] = {
-        spec: staged if staged is not None and spec in in_stages else envs for spec in specs
-    }
+    made: dict[tuple[bool, str], LockstepReplay] = {(False, "{}"): envs}
+    if staged is not None:
+        made[True, "{}"] = staged
+    where: dict[str, LockstepReplay] = {}
+    for spec in specs:
+        # A policy observes what its file was made with, as it does live.
+        told = policy_settings(spec)
+        key = spec in in_stages, str(told)
+        if key not in made:
+            made[key] = (_make_staged if spec in in_stages else _make_envs)(config, name, told)
+        where[spec] = made[key]
     policies = {spec: make_named_policy(spec, own) for spec, own in where.items()}
     if staged is not None:
         plans = solve_staged(staged)
@@ -224,7 +237,7 @@ def _run(
     rows = []
     for summary in summarise(episodes, best, config.bootstrap_samples, config.seed):
         spec = summary.policy
-        oracle = ORACLE if where[spec] is envs else STAGED_ORACLE
+        oracle = STAGED_ORACLE if spec in {*in_stages, STAGED_ORACLE} else ORACLE
         most = seconds[best] - seconds[oracle]
         rows.append(
             ReplayRow(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from entmtp_env.replay.costs import load_costs
+from entmtp_env.replay.env import ReplayEnv
 from entmtp_env.replay.oracle import solve
 from entmtp_env.replay.shipped import load_recording
 from entmtp_env.replay.staged_env import StagedReplayEnv
@@ -18,6 +19,9 @@ from eval.replay import Replay, replay
 from eval.report import Report, report
 from eval.validate import Validate, validate
 from policies import SchedulerPolicy, make_policy, run_episode
+from policies.learned import Learned
+from policies.staged_learned import StagedLearned
+from tests.policies.test_network import make_network
 from tests.recordings import random_recording
 from tests.staged import staged_settings
 
@@ -273,6 +277,24 @@ def test_staged_policies_stand_beside_those_of_the_bank(staged, capsys):
     assert f"{rows['staged-oracle'].summary.versus_baseline.value:.3f}" in out.partition("headroom")[2]
 
 
+def test_a_policy_observes_what_its_file_was_made_with(staged, tmp_path):
+    config, settings = staged
+    shared = {"costs": config.costs, "max_new_tokens": 40}
+    envs = {
+        Learned: ReplayEnv(settings["recording"], bank=config.bank, features="heads", **shared),
+        StagedLearned: StagedReplayEnv(**settings, features="acceptance,position"),
+    }
+    expected, specs = {}, []
+    for kind, env in envs.items():
+        policy = kind(env, make_network(sizes=(len(env.feature_names), len(env.bank))))
+        policy.save(tmp_path / f"{kind.name}.npz")
+        specs.append(f"{kind.name}@{tmp_path / kind.name}.npz")
+        expected[specs[-1]] = [run_episode(env, policy, text.prompt_id, 0).seconds for text in env.prompts]
+    (replayed,) = replay(dataclasses.replace(config, policies=tuple(specs), max_new_tokens=40)).values()
+    for spec, seconds in expected.items():
+        assert rows_of(replayed)[spec].summary.seconds == pytest.approx(sum(seconds))
+
+
 def test_staged_policies_need_drafts(staged):
     config, _ = staged
     with pytest.raises(ValueError, match="eagle2, staged-threshold: staged policies need drafts"):
@@ -281,13 +303,14 @@ def test_staged_policies_need_drafts(staged):
         replay(dataclasses.replace(config, drafts=()))
 
 
-def test_with_stages_a_measured_table_becomes_its_formula(staged):
+@pytest.mark.parametrize(
+    ("costs", "used"), [("auto", "analytic:auto"), ("interpolated:auto", "interpolated:auto")]
+)
+def test_with_stages_a_measured_table_becomes_its_formula(staged, costs, used):
     config, _ = staged
-    replay(dataclasses.replace(config, costs="auto", policies=("eagle2",)))
+    replay(dataclasses.replace(config, costs=costs, policies=("eagle2",)))
     manifest = json.loads((config.out / "manifest.json").read_text())
-    assert manifest["costs"] == load_costs("analytic:auto").manifest | {
-        "name": load_costs("analytic:auto").name
-    }
+    assert manifest["costs"] == load_costs(used).manifest | {"name": load_costs(used).name}
 
 
 @pytest.mark.parametrize("probe", ["none", "chain"])
