@@ -32,11 +32,18 @@ def test_what_ships_fits_the_bank_of_its_name(name, bank, bare_env, tmp_path, mo
 
 
 @pytest.mark.parametrize(("name", "bank"), sorted(shipped_policies()))
-def test_what_ships_says_what_is_drafted_before_its_decisions(name, bank, tmp_path, monkeypatch):
+def test_what_ships_says_what_is_drafted_before_its_decisions_and_what_it_reads(
+    name, bank, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     spec = f"{name}@{bank}" if name in BUILT_IN else f"learned@{bank}/{name}"
+    settings = policy_settings(spec)
     if policy_env_id(spec) != "EntMTP/Staged-v0":
-        assert policy_settings(spec).get("probe") == {"static": None, "first": "first"}.get(name, "none")
+        assert settings.get("probe") == {"static": None, "first": "first"}.get(name, "none")
+    reads = {"threshold": "heads", "ladder": "heads", "ema-ladder": "acceptance,position"}
+    # Networks read whatever they were trained on.
+    reads |= dict.fromkeys(("staged-threshold", "eagle2"), "position")
+    assert settings.get("features") == reads.get(name)
 
 
 @pytest.mark.parametrize("spec", ["learned@smollm2-pooled", "learned@smollm2-pooled/first"])
