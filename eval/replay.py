@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -131,8 +132,8 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
     sets, environments, lines = {}, {}, []
     with progress_bar() as bar:
         for name in bar.track(dict.fromkeys(config.recordings), description="replaying"):
-            envs = _make_envs(config, name, {})
-            staged = _make_staged(config, name, {}) if config.drafts else None
+            envs = _make_envs(config, name)
+            staged = _make_staged(_in_stages(config), name) if config.drafts else None
             sets[name], episodes = _run(config, name, envs, staged)
             environments[name] = envs.manifest
             lines += [
@@ -155,22 +156,27 @@ def replay(config: Replay) -> dict[str, ReplayedSet]:
     return sets
 
 
-def _make_envs(config: Replay, name: str, told: Mapping[str, str]) -> ReplayVectorEnv:
+def _in_stages(config: Replay) -> Replay:
+    """The settings of staged rows: their feature groups are others, and drafting is what they decide."""
+    return dataclasses.replace(config, features="all", probe="none")
+
+
+def _make_envs(config: Replay, name: str) -> ReplayVectorEnv:
     envs = ReplayVectorEnv(
         num_envs=None,
         recording=name,
         costs=_costs(config),
         bank=config.bank,
         max_new_tokens=config.max_new_tokens,
-        features=told.get("features", config.features),
-        probe=told.get("probe", config.probe),
+        features=config.features,
+        probe=config.probe,
         capacity=config.capacity,
     )
     envs.tables.check_lengths()
     return envs
 
 
-def _make_staged(config: Replay, name: str, told: Mapping[str, str]) -> StagedReplayVectorEnv:
+def _make_staged(config: Replay, name: str) -> StagedReplayVectorEnv:
     envs = StagedReplayVectorEnv(
         num_envs=None,
         recording=name,
@@ -178,7 +184,7 @@ def _make_staged(config: Replay, name: str, told: Mapping[str, str]) -> StagedRe
         stages=config.stages,
         costs=_costs(config),
         max_new_tokens=config.max_new_tokens,
-        features=told.get("features", "all"),
+        features=config.features,
         capacity=config.capacity,
     )
     envs.tables.check_lengths()
@@ -206,17 +212,18 @@ def _run(
     in_stages = {spec for spec in specs if policy_env_id(spec) == StagedThreshold.env_id}
     if in_stages and staged is None:
         raise ValueError(f"{', '.join(sorted(in_stages))}: staged policies need drafts; name --drafts")
-    made: dict[tuple[bool, str], LockstepReplay] = {(False, "{}"): envs}
+    made: dict[tuple[bool, Replay], LockstepReplay] = {(False, config): envs}
     if staged is not None:
-        made[True, "{}"] = staged
+        made[True, _in_stages(config)] = staged
     where: dict[str, LockstepReplay] = {}
     for spec in specs:
+        make, common = (_make_staged, _in_stages(config)) if spec in in_stages else (_make_envs, config)
         # A policy observes what its file was made with, as it does live.
-        told = policy_settings(spec)
-        key = spec in in_stages, str(told)
-        if key not in made:
-            made[key] = (_make_staged if spec in in_stages else _make_envs)(config, name, told)
-        where[spec] = made[key]
+        told: Mapping[str, Any] = policy_settings(spec)
+        own = dataclasses.replace(common, **told)
+        if (spec in in_stages, own) not in made:
+            made[spec in in_stages, own] = make(own, name)
+        where[spec] = made[spec in in_stages, own]
     policies = {spec: make_named_policy(spec, own) for spec, own in where.items()}
     if staged is not None:
         plans = solve_staged(staged)

@@ -50,8 +50,10 @@ class Curve:
         """The map's value at a finite number, as :meth:`__call__` has it; for one, in less time."""
         x, y = self.inputs, self.outputs
         above = bisect_right(x, value)
-        if not above or above == len(x):
-            return y[above and -1]
+        if above == 0:
+            return y[0]
+        if above == len(x):
+            return y[-1]
         below = above - 1
         return (y[above] - y[below]) / (x[above] - x[below]) * (value - x[below]) + y[below]
 
